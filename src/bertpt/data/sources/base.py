@@ -1,0 +1,37 @@
+"""What a source of documents gets, gives and reports."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bertpt.errors import BertptError
+
+
+class SourceUnreachable(BertptError):
+    """A package index or hub cannot be reached; ``corpus.fallback`` may stand in."""
+
+
+@dataclass(frozen=True, slots=True)
+class RawDocument:
+    """A document as its source gives it: lines separated by ``\\n``, not yet cleaned.
+
+    ``heldout`` is ``None`` where the split is ours to make, else the source's own choice.
+    """
+
+    text: str
+    name: str
+    heldout: bool | None = None
+
+
+@dataclass(slots=True)
+class Reading:
+    """One reading of one source: where fetched files are kept, how to treat bad bytes, and the counts."""
+
+    downloads: Path
+    encoding_errors: str = "strict"
+    counts: Counter[str] = field(default_factory=Counter)
+    say: Callable[[str], None] = lambda message: None
+    max_documents: int | None = None

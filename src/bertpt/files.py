@@ -1,0 +1,181 @@
+"""Writing so that a half-written file or directory never carries its final name, and manifests.
+
+Every stage writes aside, syncs, renames, and records what it read and made in ``manifest.json``,
+which is the last file written: a directory without one is unfinished.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from bertpt.errors import BertptError, RequestError
+
+MANIFEST = "manifest.json"
+FORMAT_VERSION = 1
+
+
+def sha256_file(path: Path) -> str:
+    """Hex SHA-256 of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def fingerprint(value: Any) -> str:
+    """Hex SHA-256 of plain data (dicts, lists, numbers, strings), independent of key order."""
+    text = json.dumps(value, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_directory(path: Path) -> None:
+    """Make a rename inside ``path`` durable. Windows cannot open directories; there it is a no-op."""
+    if os.name == "posix":
+        _sync(path)
+
+
+# Faults of the place that is written to; others (a source that cannot be read) are not ours to rename.
+_WRITE_FAULTS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EIO}
+
+
+@contextlib.contextmanager
+def named_write_faults(path: Path) -> Iterator[None]:
+    """Turn a full, read-only or forbidden disk into one line that names the path and the space left."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _WRITE_FAULTS:
+            raise
+        where = path
+        while not where.exists() and where != where.parent:
+            where = where.parent
+        left = shutil.disk_usage(where).free / 2**20
+        raise BertptError(f"{path}: cannot write: {error.strerror or error} ({left:,.0f} MiB free)") from error
+
+
+def write_file(path: Path, content: str | bytes) -> None:
+    """Write a whole file aside, sync it and rename it to ``path``."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with named_write_faults(path):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            aside.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
+            _sync(aside)
+            aside.replace(path)
+        finally:
+            aside.unlink(missing_ok=True)
+        sync_directory(path.parent)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write plain data as indented JSON, aside and renamed."""
+    write_file(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Read JSON; a fault names the file and line."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise RequestError(f"{path}: not readable as JSON: {error}") from error
+
+
+@contextlib.contextmanager
+def staged_directory(final: Path) -> Iterator[Path]:
+    """Yield an empty directory beside ``final``; on success sync its files and rename it to ``final``.
+
+    An existing ``final`` is replaced only when the new one is complete. On any failure the
+    directory aside is removed and ``final`` is as it was.
+    """
+    aside = final.with_name(f".{final.name}.{os.getpid()}.tmp")
+    with named_write_faults(final):
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir(parents=True)
+    try:
+        with named_write_faults(final):
+            yield aside
+            for path in aside.rglob("*"):
+                if path.is_file():
+                    _sync(path)
+            sync_directory(aside)
+            retired = final.with_name(f".{final.name}.{os.getpid()}.old")
+            if final.exists():
+                final.replace(retired)
+            aside.replace(final)
+            sync_directory(final.parent)
+            shutil.rmtree(retired, ignore_errors=True)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def write_manifest(
+    directory: Path, *, stage: str, key: str, inputs: Mapping[str, str], settings: Mapping[str, Any], counts: Any
+) -> dict[str, Any]:
+    """Hash every file of ``directory`` and write its manifest, last.
+
+    Args:
+        directory: the (staged) directory that the stage has filled.
+        stage: the command that made it, e.g. ``"prepare"``.
+        key: fingerprint of inputs and settings; a stage with an equal key need not run again.
+        inputs: fingerprints of what was read, by name. No absolute path belongs here.
+        settings: the settings that shaped the result.
+        counts: plain data for the report: what was read, kept, dropped, changed.
+    """
+    from bertpt import __version__
+
+    files = {
+        path.relative_to(directory).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256_file(path)}
+        for path in sorted(directory.rglob("*"))
+        if path.is_file() and path.name != MANIFEST
+    }
+    manifest = {
+        "format": FORMAT_VERSION,
+        "stage": stage,
+        "key": key,
+        "fingerprint": fingerprint({"stage": stage, "files": {name: f["sha256"] for name, f in files.items()}}),
+        "inputs": dict(inputs),
+        "settings": dict(settings),
+        "counts": counts,
+        "files": files,
+        "bertpt": __version__,
+    }
+    write_json(directory / MANIFEST, manifest)
+    return manifest
+
+
+def read_manifest(directory: Path) -> dict[str, Any] | None:
+    """The manifest of a finished directory; ``None`` when there is none.
+
+    Raises:
+        RequestError: the manifest is damaged, of another format version, or files are missing or
+            of another size than it says.
+    """
+    path = directory / MANIFEST
+    if not path.is_file():
+        return None
+    manifest = read_json(path)
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT_VERSION:
+        raise RequestError(f"{path}: format {FORMAT_VERSION} expected; remove {directory} and make it again")
+    for name, facts in manifest["files"].items():
+        file = directory / name
+        size = file.stat().st_size if file.is_file() else None
+        if size != facts["bytes"]:
+            raise RequestError(
+                f"{file}: {'missing' if size is None else f'{size} bytes'}, the manifest says {facts['bytes']} bytes;"
+                f" remove {directory} and make it again"
+            )
+    return dict(manifest)
