@@ -1,0 +1,188 @@
+"""MediaWiki XML dumps, streamed: articles only, without redirects, as plain paragraphs.
+
+Format: https://www.mediawiki.org/wiki/Help:Export#Export_format (schemas 0.3 to 0.11).
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import zlib
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO, cast
+from urllib.parse import unquote, urlsplit
+from xml.parsers import expat
+
+from bertpt.config.schema import WikidumpSource
+from bertpt.data.fetch import fetch
+from bertpt.data.sources.base import RawDocument, Reading
+from bertpt.data.sources.wikitext import FILE_NAMESPACES, plain_text
+from bertpt.errors import BertptError, RequestError
+from bertpt.files import fingerprint, sha256_file
+
+_CHUNK = 1 << 20
+_KEPT = frozenset({"title", "ns", "model", "text", "namespace"})
+_DROPPED_KEYS = frozenset({"-2", "6", "14"})  # media, files, categories: their links show no text
+
+
+@dataclass(slots=True)
+class _Page:
+    title: str = ""
+    ns: str | None = None
+    model: str = "wikitext"
+    redirect: bool = False
+    text: str = ""
+
+
+@dataclass(slots=True)
+class _Pages:
+    """Collects pages from parser events; of several revisions the last one counts."""
+
+    done: deque[_Page] = field(default_factory=deque)
+    namespaces: dict[str, str] = field(default_factory=dict)
+    page: _Page | None = None
+    pieces: list[str] | None = None
+    key: str = "0"
+    root: str | None = None
+
+    def start(self, name: str, attributes: dict[str, str]) -> None:
+        self.root = self.root or name
+        if name == "page":
+            self.page = _Page()
+        elif name == "redirect" and self.page:
+            self.page.redirect = True
+        elif name in _KEPT:
+            self.pieces = []
+            self.key = attributes.get("key", "0")
+
+    def end(self, name: str) -> None:
+        if name == "page" and self.page:
+            self.done.append(self.page)
+            self.page = None
+        elif self.pieces is not None and name in _KEPT:
+            content = "".join(self.pieces)
+            self.pieces = None
+            if name == "namespace":
+                self.namespaces[content.strip().lower()] = self.key
+            elif self.page:
+                setattr(self.page, name, content)
+
+    def characters(self, content: str) -> None:
+        if self.pieces is not None:
+            self.pieces.append(content)
+
+    def doctype(self, *_: object) -> None:
+        raise RequestError("a document type is declared; MediaWiki dumps have none, and entities are not expanded")
+
+
+def _decompressed(stream: BinaryIO) -> BinaryIO:
+    """The stream itself, or its content by the magic bytes of bzip2, gzip or xz."""
+    head = stream.read(6)
+    stream.seek(0)
+    if head.startswith(b"BZh"):
+        return cast(BinaryIO, bz2.open(stream))
+    if head.startswith(b"\x1f\x8b"):
+        return cast(BinaryIO, gzip.open(stream))
+    if head.startswith(b"\xfd7zXZ\x00"):
+        return cast(BinaryIO, lzma.open(stream))
+    return stream
+
+
+def _parse(stream: BinaryIO, pages: _Pages) -> Iterator[_Page]:
+    parser = expat.ParserCreate()
+    parser.buffer_text = True
+    parser.StartElementHandler = pages.start
+    parser.EndElementHandler = pages.end
+    parser.CharacterDataHandler = pages.characters
+    parser.StartDoctypeDeclHandler = pages.doctype
+    while chunk := stream.read(_CHUNK):
+        parser.Parse(chunk, False)
+        while pages.done:
+            yield pages.done.popleft()
+    parser.Parse(b"", True)
+
+
+def _is_article(page: _Page, pages: _Pages) -> bool:
+    if page.ns is not None:
+        return page.ns.strip() == "0"
+    prefix, colon, _ = page.title.partition(":")
+    return not (colon and pages.namespaces.get(prefix.strip().lower(), "0") != "0")
+
+
+def read_dump(stream: BinaryIO, name: str, reading: Reading) -> Iterator[RawDocument]:
+    """Yield the articles of a dump; memory holds one article and one block of the file.
+
+    Counts ``pages``, ``redirects`` and ``other pages`` (other namespaces, other content than wikitext).
+
+    Args:
+        stream: the dump, plain or compressed (bzip2, gzip, xz); must be able to seek to its start.
+        name: what errors call the dump.
+
+    Raises:
+        RequestError: damaged, cut short, not a MediaWiki dump, or with a document type.
+    """
+    pages = _Pages()
+    try:
+        for page in _parse(_decompressed(stream), pages):
+            reading.counts["pages"] += 1
+            if not _is_article(page, pages) or page.model.strip() != "wikitext":
+                reading.counts["other pages"] += 1
+            elif page.redirect or page.text[:10].lstrip().upper().startswith("#REDIRECT"):
+                reading.counts["redirects"] += 1
+            else:
+                dropped = FILE_NAMESPACES | {n for n, key in pages.namespaces.items() if key in _DROPPED_KEYS}
+                yield RawDocument(text=plain_text(page.text, dropped), name=page.title.strip())
+    except expat.ExpatError as error:
+        raise RequestError(f"{name}, line {error.lineno}: not a whole MediaWiki dump: {error}") from error
+    except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
+        raise RequestError(f"{name}: damaged or cut short: {error}") from error
+    except RequestError as error:
+        raise RequestError([f"{name}: {fault}" for fault in error.faults]) from error
+    if pages.root != "mediawiki":
+        raise RequestError(f"{name}: not a MediaWiki dump: the root element is <{pages.root}>, not <mediawiki>")
+
+
+def _target(source: WikidumpSource, reading: Reading) -> Path:
+    """Where the file of ``url`` is kept; the address is part of the name, as many dumps share theirs."""
+    assert source.url is not None
+    base = unquote(urlsplit(source.url).path).rpartition("/")[2] or "dump"
+    return reading.downloads / f"{fingerprint(source.url)[:8]}-{base}"
+
+
+def _place(source: WikidumpSource, reading: Reading) -> Path:
+    if (source.path is None) == (source.url is None):
+        raise RequestError("corpus.sources: wikidump needs path or url (one of them)")
+    if source.url is not None:
+        return fetch(source.url, _target(source, reading), sha256=source.sha256, size=source.size, say=reading.say)
+    path = Path(cast(str, source.path)).expanduser()
+    if not path.is_file():
+        raise RequestError(f"{path}: no such file (corpus.sources: wikidump.path)")
+    return path
+
+
+def fingerprint_inputs(source: WikidumpSource, reading: Reading) -> str:
+    """Changes when the dump's content does: the stated hash of a download, else the hash of the file."""
+    if source.url is not None and source.sha256:
+        return fingerprint({"kind": "wikidump", "sha256": source.sha256})
+    return fingerprint({"kind": "wikidump", "sha256": sha256_file(_place(source, reading))})
+
+
+def read(source: WikidumpSource, reading: Reading) -> Iterator[RawDocument]:
+    """Yield the articles of a local or downloaded dump.
+
+    Raises:
+        RequestError: no such file, or not a whole dump.
+        BertptError: the server refused, or the hash differs.
+        SourceUnreachable: no connection.
+    """
+    path = _place(source, reading)
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise BertptError(f"{path}: cannot read: {error.strerror or error}") from error
+    with file:
+        yield from read_dump(file, path.name, reading)
