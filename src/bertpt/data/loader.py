@@ -1,0 +1,194 @@
+"""From planned rows to batches: gather, mask, collate.
+
+``BatchStream[i]`` is a pure function of (store, settings, seed, i): the same for any number of workers
+and ranks, and after a resume, which needs to know only how many rows were consumed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import DataLoader, Dataset
+
+from bertpt.batch import Batch
+from bertpt.config.schema import Masking, Pairs
+from bertpt.data.masking import Masker, max_predictions, row_keys
+from bertpt.data.plan import plan_epoch
+from bertpt.data.store import Split, Tokens, TokenStore
+from bertpt.files import fingerprint, write_file
+
+I64 = NDArray[np.int64]
+
+
+class PackedRows(NamedTuple):
+    """Rows as the model sees them before masking: [CLS] A [SEP] (B [SEP]), without padding."""
+
+    ids: I64  # [T]
+    token_types: I64  # [T], 0 for [CLS] A [SEP], 1 for B [SEP]
+    lengths: I64  # [B]
+
+
+def gather(tokens: Tokens, rows: NDArray[Any], special_ids: dict[str, int]) -> PackedRows:
+    """Copy the spans of planned ``rows`` out of the store, with their special tokens."""
+    a, b = rows["a_length"].astype(np.int64), rows["b_length"].astype(np.int64)
+    tail = np.where(b > 0, b + 1, 0)
+    lengths = a + 2 + tail
+    first = np.cumsum(lengths) - lengths
+    ids = np.full(int(lengths.sum()), special_ids["sep"], np.int64)
+    ids[first] = special_ids["cls"]
+    token_types = np.zeros(len(ids), np.int64)
+    for start, length, at in ((rows["a_start"], a, first + 1), (rows["b_start"], b, first + a + 2)):
+        within = np.arange(int(length.sum())) - np.repeat(np.cumsum(length) - length, length)
+        ids[np.repeat(at, length) + within] = tokens.ids[np.repeat(start, length) + within]
+    second = np.repeat(first + a + 2, tail) + np.arange(int(tail.sum())) - np.repeat(np.cumsum(tail) - tail, tail)
+    token_types[second] = 1
+    return PackedRows(ids, token_types, lengths)
+
+
+def masker_for(store: TokenStore, masking: Masking) -> Masker:
+    """The masking rule for the store's vocabulary."""
+    special = store.special_ids
+    return Masker(
+        settings=masking,
+        vocab_size=store.vocab_size,
+        mask_id=special["mask"],
+        special=np.array(sorted(special.values()), np.int64),
+        continues_word=store.continues_word,
+    )
+
+
+@dataclass
+class EpochPlans:
+    """The plans of successive epochs as one endless sequence of rows.
+
+    Each plan is kept in ``cache`` as a memory-mapped file, which workers and ranks share. ``starts[e]`` is
+    the number of rows before epoch e; it grows as epochs are planned and belongs into a
+    checkpoint, so that a resume in a late epoch plans only that one.
+    """
+
+    tokens: Tokens
+    pairs: Pairs
+    length: int
+    seed: int
+    cache: Path | None = None
+    starts: list[int] = field(default_factory=lambda: [0])
+    _open: dict[int, NDArray[Any]] = field(default_factory=dict, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_open": {}}  # a worker opens the files itself
+
+    def epoch(self, epoch: int) -> NDArray[Any]:
+        """The rows of an epoch, planned or from the cache."""
+        if epoch not in self._open:
+            self._open = {e: plan for e, plan in self._open.items() if e >= epoch - 1}
+            self._open[epoch] = self._plan(epoch)
+        plan = self._open[epoch]
+        if len(self.starts) == epoch + 1:
+            self.starts.append(self.starts[epoch] + len(plan))
+        return plan
+
+    def _plan(self, epoch: int) -> NDArray[Any]:
+        make = lambda: plan_epoch(self.tokens, self.pairs, length=self.length, seed=self.seed, epoch=epoch)  # noqa: E731
+        if self.cache is None:
+            return make()
+        stem = "plan-" + fingerprint([self.pairs.model_dump(), self.length, self.seed])[:8]
+        path = self.cache / f"{stem}-{epoch}.npy"
+        if not path.is_file():
+            from io import BytesIO
+
+            buffer = BytesIO()
+            np.save(buffer, make())
+            write_file(path, buffer.getvalue())
+            if epoch >= 2:
+                (self.cache / f"{stem}-{epoch - 2}.npy").unlink(missing_ok=True)
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+
+    def locate(self, row: int) -> tuple[int, int]:
+        """Epoch and place in its plan of the ``row``-th row of the whole sequence."""
+        while row >= self.starts[-1]:
+            self.epoch(len(self.starts) - 1)
+        epoch = bisect_right(self.starts, row) - 1
+        return epoch, row - self.starts[epoch]
+
+    def take(self, start: int, count: int) -> tuple[NDArray[Any], I64, I64]:
+        """Rows [start, start + count) of the sequence: the rows, their epochs and their places."""
+        rows, epochs, places = [], [], []
+        while count:
+            epoch, place = self.locate(start)
+            part = self.epoch(epoch)[place : place + count]
+            rows.append(part)
+            epochs.append(np.full(len(part), epoch))
+            places.append(np.arange(place, place + len(part)))
+            start, count = start + len(part), count - len(part)
+        return np.concatenate(rows), np.concatenate(epochs), np.concatenate(places)
+
+
+@dataclass
+class BatchStream(Dataset[Batch]):
+    """The batches of a phase or an evaluation; item i holds rows [i * batch_size, (i + 1) * batch_size)."""
+
+    store: TokenStore
+    split: Split
+    plans: EpochPlans
+    masker: Masker
+    batch_size: int
+
+    @classmethod
+    def create(
+        cls,
+        store: TokenStore,
+        split: Split,
+        *,
+        pairs: Pairs,
+        masking: Masking,
+        length: int,
+        batch_size: int,
+        seed: int,
+        cache: Path | None = None,
+        starts: list[int] | None = None,
+    ) -> BatchStream:
+        """Rows of at most ``length`` tokens, planned and masked by ``seed``."""
+        plans = EpochPlans(store.split(split), pairs, length, seed, cache, starts or [0])
+        return cls(store, split, plans, masker_for(store, masking), batch_size)
+
+    def __getitem__(self, index: int) -> Batch:
+        return self.rows(index * self.batch_size, self.batch_size)
+
+    def rows(self, start: int, count: int) -> Batch:
+        """The batch of ``count`` rows from the ``start``-th on."""
+        rows, epochs, places = self.plans.take(start, count)
+        packed = gather(self.store.split(self.split), rows, self.store.special_ids)
+        ids, positions, labels = self.masker(
+            packed.ids,
+            packed.lengths,
+            row_keys(self.plans.seed, epochs, places),
+            max_predictions(self.masker.settings.rate, self.plans.length),
+        )
+        label = None if self.plans.pairs.rule == "none" else torch.from_numpy(rows["is_random"].astype(np.int64))
+        return Batch.from_lengths(
+            torch.from_numpy(ids),
+            torch.from_numpy(packed.token_types),
+            torch.from_numpy(packed.lengths),
+            masked_positions=torch.from_numpy(positions),
+            masked_labels=torch.from_numpy(labels),
+            next_sentence_label=label,
+        )
+
+    def batches(self, first: int, last: int, *, workers: int = 0, pin: bool = False) -> Iterator[Batch]:
+        """Items first to last - 1 in order, made by ``workers`` processes ahead of their use."""
+        loader: DataLoader[Batch] = DataLoader(
+            self,
+            batch_size=None,
+            sampler=range(first, last),
+            num_workers=workers,
+            pin_memory=pin,
+            multiprocessing_context="spawn" if workers else None,
+        )
+        return iter(loader)

@@ -1,0 +1,54 @@
+"""Counter-based random numbers: pure functions of a seed and counters, whatever the order they are asked in.
+
+A generator with state would make rows depend on who drew before them (workers, ranks, a resume). The
+mixing is the finaliser of SplitMix64 (Steele, Lea, Flood 2014), vectorised over numpy arrays.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+U64 = NDArray[np.uint64]
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_A = np.uint64(0xBF58476D1CE4E5B9)
+_B = np.uint64(0x94D049BB133111EB)
+
+
+def _mix(x: U64) -> U64:
+    x = (x ^ (x >> np.uint64(30))) * _A
+    x = (x ^ (x >> np.uint64(27))) * _B
+    return x ^ (x >> np.uint64(31))
+
+
+def bits(*counters: int | NDArray[Any]) -> U64:
+    """64 random bits for each combination of counters (seed first); arrays broadcast against each other."""
+    state: U64 = np.zeros(1, np.uint64)
+    for counter in counters:
+        step = np.atleast_1d(np.asarray(counter)).astype(np.uint64)
+        state = _mix(state + _GOLDEN + step * _A)
+    return state
+
+
+def uniform(random: U64) -> NDArray[np.float64]:
+    """Floats in [0, 1) from the upper 53 bits."""
+    return (random >> np.uint64(11)) * 2.0**-53
+
+
+def below(random: U64, bound: int | NDArray[Any]) -> NDArray[np.int64]:
+    """Integers in [0, bound), bound < 2**32, by the upper 32 bits; the bias is under bound / 2**32."""
+    scaled = (random >> np.uint64(32)) * np.asarray(bound).astype(np.uint64)
+    return (scaled >> np.uint64(32)).astype(np.int64)
+
+
+def half_of(random_key: tuple[Any, ...], count: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Binomial(count, 1/2): the number of heads in ``count`` coins, 64 coins a word."""
+    heads = np.zeros(count.shape, np.int64)
+    for word in range(int(count.max(initial=0) + 63) // 64):
+        coins = np.clip(count - 64 * word, 0, 64).astype(np.uint64)
+        keep = np.where(coins == 64, ~np.uint64(0), (np.uint64(1) << (coins % np.uint64(64))) - np.uint64(1))
+        heads += np.bitwise_count(bits(*random_key, word) & keep)
+    return heads
