@@ -1,0 +1,138 @@
+"""Documents to token ids, a few megabytes at a time, with the figures that tell whether the text is sound."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertpt.data.documents import Document
+from bertpt.data.sentences import split_sentences
+from bertpt.data.store_writer import SplitWriter
+from bertpt.data.wordpiece import MAX_WORD_LETTERS, WordPieceTokenizer
+from bertpt.errors import RequestError
+
+BATCH_LETTERS = 4_000_000  # text encoded at a time
+SLICE_SENTENCES = 20_000
+MAX_SENTENCE = 10_000  # pieces; far above any row, so that one sentence cannot fill memory
+MAX_SOURCES = 256
+_MAX_UNKNOWN = 100_000  # distinct unknown words that are counted
+_LONG = re.compile(rf"\S{{{MAX_WORD_LETTERS + 1},}}")
+
+
+@dataclass
+class EncodeCounts:
+    """What became of one split's documents."""
+
+    documents_read: int = 0
+    text_bytes: int = 0
+    short_documents: int = 0
+    one_sentence_documents: int = 0
+    several_sentence_documents: int = 0
+    empty_sentences: int = 0
+    cut_sentences: int = 0
+    long_words: int = 0
+    unknown: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True, slots=True)
+class Encoder:
+    """The settings of one preparation."""
+
+    tokenizer: WordPieceTokenizer
+    language: str
+    mode: Literal["split", "lines"]
+    min_sentences: int
+    labels: dict[str, int]  # source label -> index, filled as sources are met
+
+    def encode_split(self, documents: Iterable[Document], writer: SplitWriter) -> EncodeCounts:
+        """Encode documents and append them to ``writer``."""
+        counts = EncodeCounts()
+        for batch in batches(documents):
+            self._encode_batch(batch, writer, counts)
+        return counts
+
+    def _encode_batch(self, batch: list[Document], writer: SplitWriter, counts: EncodeCounts) -> None:
+        sentences: list[str] = []
+        sizes: list[int] = []
+        for document in batch:
+            found = split_sentences(document.text, self.language, self.mode)
+            sentences += found
+            sizes.append(len(found))
+            counts.text_bytes += len(document.text.encode())
+            counts.long_words += sum(
+                len(word) > MAX_WORD_LETTERS
+                for part in _LONG.findall(document.text)
+                for word in self.tokenizer.words(part)
+            )
+        counts.documents_read += len(batch)
+        ids, lengths = self._encode(sentences, counts)
+        owners = np.repeat(np.arange(len(batch)), sizes)
+        counts.empty_sentences += int((lengths == 0).sum())
+        owners, lengths = cut_lengths(owners[lengths > 0], lengths[lengths > 0], counts)
+
+        sizes_now = np.bincount(owners, minlength=len(batch))
+        kept = sizes_now >= self.min_sentences
+        counts.short_documents += int((~kept).sum())
+        counts.one_sentence_documents += int((sizes_now[kept] == 1).sum())
+        counts.several_sentence_documents += int((sizes_now[kept] >= 2).sum())
+        sources = np.array([self._source(document.source) for document in batch], np.uint8)
+        writer.add(
+            ids[np.repeat(kept[owners], lengths)], lengths[kept[owners]], sizes_now[kept].astype(np.int64), sources[kept]
+        )
+
+    def _encode(self, sentences: list[str], counts: EncodeCounts) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """Ids (int64 [tokens]) of all sentences and the length (int64) of each."""
+        ids, lengths = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        for start in range(0, len(sentences), SLICE_SENTENCES):
+            part = sentences[start : start + SLICE_SENTENCES]
+            encoded = self.tokenizer.encode_sentences(part)
+            lengths.append(np.fromiter(map(len, encoded), np.int64, len(encoded)))
+            ids.append(np.fromiter(itertools.chain.from_iterable(encoded), np.int64, int(lengths[-1].sum())))
+            self._count_unknown(part, encoded, counts.unknown)
+        return np.concatenate(ids), np.concatenate(lengths)
+
+    def _count_unknown(self, sentences: Iterable[str], encoded: list[list[int]], unknown: Counter[str]) -> None:
+        unk = self.tokenizer.unk_id
+        for sentence, ids in zip(sentences, encoded, strict=True):
+            if unk in ids and len(unknown) < _MAX_UNKNOWN:
+                unknown.update(self.tokenizer.unknown_chunks(sentence))
+
+    def _source(self, label: str) -> int:
+        index = self.labels.setdefault(label, len(self.labels))
+        if index >= MAX_SOURCES:
+            raise RequestError(f"corpus.sources: more than {MAX_SOURCES} labels; give several sources one name")
+        return index
+
+
+def batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
+    """Groups of documents of about ``BATCH_LETTERS``."""
+    batch: list[Document] = []
+    letters = 0
+    for document in documents:
+        batch.append(document)
+        letters += len(document.text)
+        if letters >= BATCH_LETTERS:
+            yield batch
+            batch, letters = [], 0
+    if batch:
+        yield batch
+
+
+def cut_lengths(
+    owners: NDArray[Any], lengths: NDArray[np.int64], counts: EncodeCounts
+) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Cut sentences above ``MAX_SENTENCE`` into parts; each part keeps its owner."""
+    if not len(lengths) or lengths.max() <= MAX_SENTENCE:
+        return owners, lengths
+    counts.cut_sentences += int((lengths > MAX_SENTENCE).sum())
+    parts = [
+        [min(MAX_SENTENCE, length - start) for start in range(0, length, MAX_SENTENCE)] for length in lengths.tolist()
+    ]
+    return np.repeat(owners, list(map(len, parts))), np.array(list(itertools.chain.from_iterable(parts)), np.int64)

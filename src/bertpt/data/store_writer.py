@@ -1,0 +1,89 @@
+"""Writing a token store as it is made: memory does not grow with the corpus."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertpt.data.store import OFFSET_DTYPE, SPLITS, Split, id_dtype
+
+
+class SplitWriter:
+    """Appends documents of one split. ``close`` makes the files complete."""
+
+    def __init__(self, directory: Path, split: Split, vocab_size: int) -> None:
+        self._dtype = id_dtype(vocab_size)
+        self._files: dict[str, BinaryIO] = {
+            kind: (directory / f"{split}.{kind}.bin").open("wb") for kind in ("ids", "sentences", "documents", "sources")
+        }
+        self.tokens = self.sentences = self.documents = 0
+        self.unigram = np.zeros(vocab_size, OFFSET_DTYPE)
+        self.sources = np.zeros(256, np.int64)
+        for kind in ("sentences", "documents"):
+            self._put(kind, np.zeros(1, OFFSET_DTYPE))
+
+    def add(
+        self,
+        ids: NDArray[Any],
+        sentence_lengths: NDArray[np.int64],
+        document_sizes: NDArray[np.int64],
+        sources: NDArray[np.uint8],
+    ) -> None:
+        """Append whole documents.
+
+        Args:
+            ids: integers [tokens], the sentences one after the other.
+            sentence_lengths: int64 [sentences], tokens in each; all above 0.
+            document_sizes: int64 [documents], sentences in each; all above 0.
+            sources: uint8 [documents], index of each one's source.
+        """
+        if sentence_lengths.sum() != len(ids) or document_sizes.sum() != len(sentence_lengths):
+            raise AssertionError("lengths do not add up")
+        if len(sources) != len(document_sizes) or not ((sentence_lengths > 0).all() and (document_sizes > 0).all()):
+            raise AssertionError("an empty sentence or document, or sources of another number")
+        self._put("ids", ids.astype(self._dtype))
+        self._put("sentences", (self.tokens + np.cumsum(sentence_lengths)).astype(OFFSET_DTYPE))
+        self._put("documents", (self.sentences + np.cumsum(document_sizes)).astype(OFFSET_DTYPE))
+        self._put("sources", sources.astype(np.uint8))
+        self.tokens += len(ids)
+        self.sentences += len(sentence_lengths)
+        self.documents += len(document_sizes)
+        self.unigram += np.bincount(ids, minlength=len(self.unigram))
+        self.sources += np.bincount(sources, minlength=256)
+
+    def _put(self, kind: str, values: NDArray[Any]) -> None:
+        self._files[kind].write(np.ascontiguousarray(values).data)
+
+    def close(self) -> None:
+        """Flush and close the files."""
+        for file in self._files.values():
+            file.close()
+
+
+class StoreWriter:
+    """Writers of both splits and the two arrays over the vocabulary."""
+
+    def __init__(self, directory: Path, continues_word: NDArray[np.bool_]) -> None:
+        self._directory = directory
+        self._continues_word = continues_word
+        self._splits = {split: SplitWriter(directory, split, len(continues_word)) for split in SPLITS}
+
+    def __enter__(self) -> StoreWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for writer in self._splits.values():
+            writer.close()
+        if error is None:
+            (self._directory / "unigram.bin").write_bytes(self._splits["train"].unigram.astype(OFFSET_DTYPE).tobytes())
+            (self._directory / "words.bin").write_bytes(self._continues_word.astype(np.uint8).tobytes())
+
+    def split(self, name: Split) -> SplitWriter:
+        """The writer of that split."""
+        return self._splits[name]
