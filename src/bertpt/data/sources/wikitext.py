@@ -9,13 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 
-import mwparserfromhell  # type: ignore[import-untyped]
-from mwparserfromhell.parser import ParserError  # type: ignore[import-untyped]
+import mwparserfromhell
+from mwparserfromhell.parser import ParserError
 
 FILE_NAMESPACES = frozenset({"file", "image", "media", "category"})
 FOOTNOTE_SECTIONS = frozenset(
-    "see also|references|external links|notes|further reading|bibliography|footnotes|citations|sources|"
-    "notes and references|references and notes|works cited|gallery|literature".split("|")
+    {
+        *("see also", "references", "external links", "notes", "further reading", "bibliography", "footnotes"),
+        *("citations", "sources", "notes and references", "references and notes", "works cited", "gallery"),
+        "literature",
+    }
 )
 
 _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
