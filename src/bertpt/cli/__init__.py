@@ -1,0 +1,1 @@
+"""The command line: parse, call a plain function, print. One module per group of commands."""

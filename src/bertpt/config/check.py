@@ -2,72 +2,131 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
 from bertpt.config.schema import Config, FilesSource, HubSource, WikidumpSource
 
-
-def impossible(config: Config) -> list[str]:
-    """One line for each combination that cannot work: keys, values, and what to set instead."""
-    return [*_model(config), *_train(config), *_examples(config), *_sources(config)]
+MAX_SOURCES = 256  # the token store numbers sources in one byte
 
 
-def _model(config: Config) -> list[str]:
+class Impossible(NamedTuple):
+    """One combination that cannot work: the keys that take part, and the line for the user."""
+
+    keys: tuple[str, ...]
+    line: str
+
+
+def impossible(config: Config) -> Iterator[Impossible]:
+    """Each combination that cannot work, with the values and what to set instead."""
+    yield from _model(config)
+    yield from _train(config)
+    yield from _examples(config)
+    yield from _heldout(config)
+    yield from _sources(config)
+
+
+def _model(config: Config) -> Iterator[Impossible]:
     model = config.model
-    faults = []
     if model.hidden_size % model.num_attention_heads:
         fitting = [n for n in range(1, model.hidden_size + 1) if model.hidden_size % n == 0]
         nearest = min(fitting, key=lambda n: abs(n - model.num_attention_heads))
-        faults.append(
+        yield Impossible(
+            ("model.num_attention_heads", "model.hidden_size"),
             f"model.num_attention_heads: {model.num_attention_heads} does not divide model.hidden_size"
-            f" {model.hidden_size}; the nearest that does is {nearest}"
+            f" {model.hidden_size}; the nearest that does is {nearest}",
         )
     if config.pairs.rule != "none" and model.type_vocab_size < 2:
-        faults.append(f"model.type_vocab_size: {model.type_vocab_size}, pairs need 2 segments; set 2, or pairs.rule=none")
-    return faults
+        yield Impossible(
+            ("model.type_vocab_size", "pairs.rule"),
+            f"model.type_vocab_size: {model.type_vocab_size}, pairs need 2 segments; set 2, or pairs.rule=none",
+        )
 
 
-def _train(config: Config) -> list[str]:
-    faults = []
-    train = config.train
-    for index, phase in enumerate(train.phases):
+def _train(config: Config) -> Iterator[Impossible]:
+    phases = config.train.phases
+    positions = config.model.max_position_embeddings
+    for index, phase in enumerate(phases):
         where = f"train.phases.{index}"
-        if phase.length > config.model.max_position_embeddings:
-            faults.append(
-                f"{where}.length: {phase.length} is above model.max_position_embeddings"
-                f" {config.model.max_position_embeddings}; set {config.model.max_position_embeddings} or less"
+        if phase.length > positions:
+            yield Impossible(
+                (f"{where}.length", "model.max_position_embeddings"),
+                f"{where}.length: {phase.length} is above model.max_position_embeddings {positions};"
+                f" set {positions} or less",
             )
         if phase.batch_size % phase.accumulate:
-            faults.append(f"{where}.accumulate: {phase.accumulate} does not divide batch_size {phase.batch_size}")
-    total = sum(phase.steps for phase in train.phases)
-    if train.schedule.warmup_steps >= total:
-        faults.append(
-            f"train.schedule.warmup_steps: {train.schedule.warmup_steps} must be below the {total} steps of all phases;"
-            f" {max(0, total // 10)} would be a tenth"
+            fitting = [n for n in range(1, phase.batch_size + 1) if phase.batch_size % n == 0]
+            nearest = min(fitting, key=lambda n: abs(n - phase.accumulate))
+            yield Impossible(
+                (f"{where}.accumulate", f"{where}.batch_size"),
+                f"{where}.accumulate: {phase.accumulate} does not divide {where}.batch_size {phase.batch_size};"
+                f" the nearest that does is {nearest}",
+            )
+    total = sum(phase.steps for phase in phases)
+    if config.train.schedule.warmup_steps >= total:
+        yield Impossible(
+            ("train.schedule.warmup_steps", "train.phases"),
+            f"train.schedule.warmup_steps: {config.train.schedule.warmup_steps} must be below the {total} steps of"
+            f" all phases; {total // 10} would be a tenth",
         )
-    return faults
 
 
-def _examples(config: Config) -> list[str]:
-    faults = []
+def _examples(config: Config) -> Iterator[Impossible]:
     masking = config.masking
     if masking.mask_share + masking.random_share > 1 + 1e-9:
-        faults.append(
-            f"masking.mask_share + masking.random_share: {masking.mask_share} + {masking.random_share} is above 1"
+        yield Impossible(
+            ("masking.mask_share", "masking.random_share"),
+            f"masking.mask_share + masking.random_share: {masking.mask_share} + {masking.random_share} is above 1;"
+            " set 0.8 and 0.1, as BERT does",
         )
-    return faults
 
 
-def _sources(config: Config) -> list[str]:
-    faults = []
+def _heldout(config: Config) -> Iterator[Impossible]:
+    heldout = config.corpus.heldout
+    if heldout.min_documents > heldout.max_documents:
+        yield Impossible(
+            ("corpus.heldout.min_documents", "corpus.heldout.max_documents"),
+            f"corpus.heldout.max_documents: {heldout.max_documents} is below min_documents {heldout.min_documents};"
+            f" set {heldout.min_documents} or more",
+        )
+
+
+def _sources(config: Config) -> Iterator[Impossible]:
+    if len(config.corpus.sources) > MAX_SOURCES:
+        yield Impossible(
+            ("corpus.sources",),
+            f"corpus.sources: {len(config.corpus.sources)} sources, at most {MAX_SOURCES}; name a folder or a glob"
+            " pattern in place of single files",
+        )
     for group, sources in (("sources", config.corpus.sources), ("fallback", config.corpus.fallback)):
+        seen: set[str] = set()
         for index, source in enumerate(sources):
             where = f"corpus.{group}.{index}"
+            if source.name and source.name in seen:
+                yield Impossible((f"{where}.name",), f"{where}.name: {source.name!r} names another source too")
+            seen.add(source.name or "")
             if isinstance(source, FilesSource | HubSource):
-                for rule, key in (("group", "group_column"), ("heading", "heading")):
-                    if source.documents == rule and getattr(source, key) is None:
-                        faults.append(f"{where}.{key}: is required when documents is {rule}")
-            if isinstance(source, WikidumpSource):
-                if (source.path is None) == (source.url is None):
-                    faults.append(f"{where}: a wikidump needs either path or url")
-                elif source.url is not None and source.sha256 is None:
-                    faults.append(f"{where}.sha256: is required beside url")
-    return faults
+                yield from _document_rule(where, source)
+            elif isinstance(source, WikidumpSource):
+                yield from _dump_place(where, source)
+
+
+def _document_rule(where: str, source: FilesSource | HubSource) -> Iterator[Impossible]:
+    for rule, key in (("group", "group_column"), ("heading", "heading")):
+        if source.documents == rule and getattr(source, key) is None:
+            yield Impossible((f"{where}.{key}",), f"{where}.{key}: is required when documents is {rule}")
+    if source.heading is not None:
+        try:
+            re.compile(source.heading)
+        except re.error as error:
+            yield Impossible(
+                (f"{where}.heading",), f"{where}.heading: {source.heading!r} is not a regular expression: {error}"
+            )
+
+
+def _dump_place(where: str, source: WikidumpSource) -> Iterator[Impossible]:
+    if (source.path is None) == (source.url is None):
+        yield Impossible((where,), f"{where}: a wikidump needs either path or url")
+    elif source.url is not None and source.sha256 is None:
+        yield Impossible((f"{where}.sha256",), f"{where}.sha256: is required beside url")

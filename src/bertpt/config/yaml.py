@@ -14,8 +14,9 @@ class _Loader(yaml.SafeLoader):
     """YAML 1.2 rules for floats and booleans (PyYAML follows 1.1: '1e-4' a string, 'on' True)."""
 
 
+_REPLACED = ("tag:yaml.org,2002:float", "tag:yaml.org,2002:bool")
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in rules if tag not in ("tag:yaml.org,2002:float", "tag:yaml.org,2002:bool")]
+    first: [(tag, pattern) for tag, pattern in rules if tag not in _REPLACED]
     for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 _Loader.add_implicit_resolver(
@@ -23,7 +24,9 @@ _Loader.add_implicit_resolver(
     re.compile(r"^[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9]*)?)([eE][-+]?[0-9]+)?$|^[-+]?\.(inf|Inf|INF)$|^\.(nan|NaN|NAN)$"),
     list("-+0123456789."),
 )
-_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile("^(true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:bool", re.compile("^(true|True|TRUE|false|False|FALSE)$"), list("tTfF")
+)
 
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
@@ -55,6 +58,17 @@ def parse_yaml(text: str, where: str) -> Any:
         raise RequestError(f"{where}: not valid YAML: {' '.join(str(error).split())}") from error
 
 
+class _Dumper(yaml.SafeDumper):
+    """Text of several lines as a block."""
+
+
+def _text(dumper: yaml.SafeDumper, value: str) -> yaml.Node:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
+
+
+_Dumper.add_representer(str, _text)
+
+
 def dump_yaml(value: Any) -> str:
     """Plain data as YAML, keys in their order."""
-    return yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=100)
+    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)

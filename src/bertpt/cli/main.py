@@ -1,0 +1,114 @@
+"""The program ``bertpt``: its commands, and what a fault looks like to the user.
+
+Nothing heavy is imported here or at the top of the command modules: ``bertpt --help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Annotated, NoReturn
+
+import typer
+
+import bertpt
+from bertpt.cli import config, options
+from bertpt.errors import BertptError, RequestError, Stopped
+
+INTERRUPTED = 130  # what typer makes of Ctrl-C
+
+app = typer.Typer(
+    name="bertpt",
+    help="Pre-train BERT end to end: raw text in, an exported, evaluated, fine-tuned model out.",
+    rich_markup_mode=None,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback(
+    invoke_without_command=True,
+    epilog=options.examples("bertpt run --config demo", "bertpt config list", "bertpt pretrain --help"),
+)
+def _root(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    debug: options.Debug = False,
+) -> None:
+    if version:
+        typer.echo(f"bertpt {bertpt.__version__}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+# The commands, in the order of the help. A module of commands imports what is heavy inside its functions.
+app.add_typer(config.app, name="config")
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; every fault becomes one line (or one per fault) on stderr."""
+    try:
+        code = app(args=arguments, prog_name="bertpt", standalone_mode=False)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _silence_stdout()
+        return 1
+    except SystemExit as error:
+        return error.code if isinstance(error.code, int) else 1
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    except BaseException as error:  # a panic in a Rust library is no Exception
+        if options.debugging():
+            traceback.print_exc()
+        return _report(error)
+    if code == INTERRUPTED:
+        _say("interrupted; the same command goes on from what was finished")
+        return Stopped.exit_code
+    return code if isinstance(code, int) else 0
+
+
+def _report(error: BaseException) -> int:
+    """Say what went wrong, and return the exit code."""
+    if isinstance(error, BertptError):
+        for line in error.faults if isinstance(error, RequestError) else [str(error)]:
+            _say(line)
+        return error.exit_code
+    if isinstance(error, typer.TyperException):  # wrong arguments
+        command = getattr(getattr(error, "ctx", None), "command_path", "bertpt")
+        _say(f"{' '.join(error.format_message().split()).rstrip('.')}; try {command} --help")
+        return RequestError.exit_code
+    if isinstance(error, typer.Abort):
+        _say("aborted")
+        return 1
+    message = " ".join(f"{type(error).__name__}: {error}".split())
+    _say(message if options.debugging() else f"{message} (unexpected; the same command with --debug shows where)")
+    return 1
+
+
+def _say(line: str) -> None:
+    print(f"bertpt: {line}", file=sys.stderr)
+
+
+def _silence_stdout() -> None:
+    """Nobody reads any more: what Python flushes at its end goes nowhere, without a message."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _open_streams() -> None:
+    """UTF-8 wherever a terminal does not ask for something else; no character can stop a command."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is None:  # replaced by the embedding program
+            continue
+        keeps = stream.isatty() and stream.encoding.lower() not in ("ascii", "us-ascii", "ansi_x3.4-1968")
+        reconfigure(encoding=stream.encoding if keeps else "utf-8", errors="backslashreplace")
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """The entry point: run one command and exit."""
+    _open_streams()
+    sys.exit(run(arguments))

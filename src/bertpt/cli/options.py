@@ -1,0 +1,49 @@
+"""Options that several commands share, as annotated types, and the form of an example in the help."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+DEBUG = "BERTPT_DEBUG"
+
+
+def debugging() -> bool:
+    """Whether a traceback is wanted: ``--debug``, or BERTPT_DEBUG set to anything but 0."""
+    return os.environ.get(DEBUG, "0") not in ("", "0")
+
+
+def _set_debug(value: bool) -> bool:
+    if value:
+        os.environ[DEBUG] = "1"
+    return value
+
+
+def examples(*lines: str) -> str:
+    """Text for ``epilog=``: the help keeps its lines as they are."""
+    # \b alone on a line tells the help's formatter not to fill the paragraph.
+    return "\b\n" + "\n".join(["Example:" if len(lines) == 1 else "Examples:", *(f"  {line}" for line in lines)])
+
+
+Config = Annotated[
+    str, typer.Option("--config", "-c", help="A YAML file, or a shipped config (see `bertpt config list`).")
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change one setting, e.g. train.seed=1; may be repeated."),
+]
+DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Where corpora lie, in place of data_dir.")]
+RunsDir = Annotated[Path | None, typer.Option("--runs-dir", help="Where runs lie, in place of runs_dir.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="One update, one evaluation, one save on a handful of documents.")
+]
+Verbose = Annotated[int, typer.Option("--verbose", "-v", count=True, help="Say more on stderr.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing on stderr but faults.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Start again where a result exists.")]
+Debug = Annotated[
+    bool, typer.Option("--debug", callback=_set_debug, help="Show the traceback of a fault.", is_eager=True)
+]
