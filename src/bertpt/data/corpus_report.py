@@ -1,0 +1,134 @@
+"""What ``download`` tells people: what will be read, what was found, what is likely wrong with it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bertpt.config.schema import AnySource, FilesSource
+from bertpt.data.gather import Gathered
+from bertpt.data.sources import local_files
+from bertpt.errors import BertptError
+
+_WARN_SHARE = 0.1
+
+
+def announce(sources: Mapping[str, AnySource]) -> list[str]:
+    """Lines for what will be read and how large it is, by label."""
+    lines = []
+    for label, source in sources.items():
+        if isinstance(source, FilesSource):
+            lines += [f"{label}: {line}" for line in local_files.describe(source)]
+        else:
+            keys = ("package", "dataset", "url", "path")
+            place = next((f" {value}" for key in keys if (value := getattr(source, key, None))), "")
+            size = getattr(source, "size", None)
+            lines.append(f"{label}: {source.kind}{place}{f', {size} to download' if size else ''}")
+    return lines
+
+
+def check_space(directory: Path, sources: Mapping[str, AnySource]) -> None:
+    """Refuse to start when the disk of ``directory`` has no room for the local sources.
+
+    Raises:
+        BertptError: names the estimate and the space left.
+    """
+    listings = [local_files.list_files(source) for source in sources.values() if isinstance(source, FilesSource)]
+    # Text packs to 0.3 to 0.4 of its size; what is already packed stays about as large.
+    needed = sum(
+        file.size * (1.0 if local_files.is_packed(file) else 0.4)
+        for listing in listings
+        for file in listing.files + listing.heldout
+    )
+    where = directory
+    while not where.exists():
+        where = where.parent
+    free = shutil.disk_usage(where).free
+    if needed > free:
+        raise BertptError(
+            f"{directory}: about {local_files.human_size(needed)} needed, {local_files.human_size(free)} free;"
+            " choose a larger disk with --data-dir, or less text with corpus.limit.bytes"
+        )
+
+
+def warnings(source: Gathered, distinct: int, by_blank_line: bool, lines_are_sentences: bool) -> list[str]:
+    """Lines for what is likely a mistake in the corpus: lost or needless blank lines, repeated text.
+
+    Args:
+        source: a source that was read.
+        distinct: how many different documents it has.
+        by_blank_line: its documents end at blank lines.
+        lines_are_sentences: the corpus has one sentence on each line.
+    """
+    total, one_line, found = len(source), source.counts["one_line"], []
+    single = one_line if lines_are_sentences else source.counts["one_sentence"]
+    if single > total / 2:
+        cause = (
+            "a blank line after every sentence; leave one between documents only"
+            if by_blank_line
+            else "rows that are sentences; documents: group, heading or blank-line joins them"
+        )
+        found.append(
+            f"{single / total:.0%} of {total:,} documents are a single sentence, so no sentence has a next one and"
+            f" every next-sentence label would be 'random'; likely cause: {cause}"
+        )
+    elif by_blank_line and one_line > total / 2:
+        found.append(
+            f"{one_line / total:.0%} of {total:,} documents are a single line; if blank lines part paragraphs here,"
+            " set documents: file or heading"
+        )
+    if total == 1:
+        found.append(
+            "only one document: a random next sentence needs another one; were the blank lines between documents lost?"
+            " documents: heading finds them by their first line, pairs.rule=none trains without pairs"
+        )
+    if (copies := 1 - distinct / total) > _WARN_SHARE:
+        found.append(f"{copies:.0%} of the documents repeat another one word for word")
+    if source.repeated.share > _WARN_SHARE:
+        found.append(
+            f"{source.repeated.share:.0%} of the lines repeat another line; was the text cleaned after scraping?"
+        )
+    return [f"{source.label}: warning: {line}" for line in found]
+
+
+def ends_at_blank_lines(source: AnySource) -> bool:
+    """Whether documents of this source end at blank lines, by its settings or by ``auto``."""
+    if not isinstance(source, FilesSource) or source.documents != "auto":
+        return getattr(source, "documents", None) == "blank-line"
+    files = local_files.list_files(source).files
+    return len(files) == 1 and local_files.format_of(files[0], source) == "text"
+
+
+def counts_of(source: Gathered, unique: int) -> dict[str, Any]:
+    """A source's part of the manifest; ``unique`` is its number of different documents."""
+    read = {key: count for key, count in sorted(source.counts.items()) if count}
+    return {
+        **{key: source.counts[key] for key in ("documents", "heldout", "lines", "text_bytes")},
+        **read,
+        "median_lines": source.median_lines,
+        "duplicates": len(source) - unique,
+        "repeated_lines_share": round(source.repeated.share, 4),
+    }
+
+
+def report(source: Gathered) -> str:
+    """One line: what was kept, and what was dropped or changed."""
+    counts = source.counts
+    kept = counts["documents"] + counts["heldout"]
+    line = (
+        f"{source.label}: {kept:,} documents ({counts['heldout']:,} held out), {counts['lines']:,} lines,"
+        f" {local_files.human_size(counts['text_bytes'])}, median {source.median_lines:g} lines per document"
+    )
+    notes = {
+        "dropped_empty": "empty documents dropped",
+        "dropped_short": "documents below min_sentences dropped",
+        "overlap": "copies of held-out documents dropped from training",
+        "heldout_copies": "copies of held-out documents dropped",
+        "replaced": "bytes that are not UTF-8 replaced",
+        "controls": "control characters replaced by spaces",
+        "surrogates": "lone surrogates replaced",
+        "byte_order_marks": "byte order marks removed",
+    }
+    return "; ".join([line, *(f"{counts[key]:,} {note}" for key, note in notes.items() if counts[key])])

@@ -1,0 +1,259 @@
+"""The stage ``download``: from the sources that a configuration names to documents on disk.
+
+Leaves ``data_dir/<corpus>/documents/``: ``train-*.parquet`` and ``heldout-*.parquet`` with the columns
+``text``, ``source`` and ``name``, and the manifest. Memory does not grow with the text: a document costs
+25 bytes while the stage runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import Any, Protocol, cast
+
+from bertpt.config import plain
+from bertpt.config.schema import AnySource, Config, Corpus, FilesSource, HubSource
+from bertpt.data.corpus_report import announce, check_space, counts_of, ends_at_blank_lines, report, warnings
+from bertpt.data.documents import DocumentWriter
+from bertpt.data.gather import Gathered, gather
+from bertpt.data.sources.base import RawDocument, Reading, SourceUnreachable
+from bertpt.data.split import choose_heldout, distinct, write_split
+from bertpt.data.stage import StageResult, differences, existing, stage_key
+from bertpt.errors import RequestError
+from bertpt.files import staged_directory, write_manifest
+from bertpt.progress import Progress
+from bertpt.progress import say as say_on_stderr
+
+STAGE = "download"
+_MODULES = {"files": "local"}  # the others are called like their kind
+# Places, and what only people read: the content counts by its fingerprint, wherever it lies.
+_NOT_IN_KEY = {"name", "path", "url", "validation", "size", "pip_args"}
+_LOCAL_ROUTE = "to read local text instead: --set 'corpus.sources=[{kind: files, path: FOLDER}]'"
+
+Say = Callable[[str], None]
+
+
+class _SourceModule(Protocol):
+    def read(self, source: Any, reading: Reading) -> Iterator[RawDocument]: ...
+    def fingerprint_inputs(self, source: Any, reading: Reading) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Sources by label, with all that shapes the result."""
+
+    sources: dict[str, AnySource]
+    settings: dict[str, Any]
+    inputs: dict[str, str]
+    is_fallback: bool
+
+    @property
+    def key(self) -> str:
+        return stage_key(STAGE, self.settings, self.inputs)
+
+
+def documents_directory(config: Config) -> Path:
+    """Where the documents of a configuration lie."""
+    return Path(config.data_dir) / config.corpus.folder / "documents"
+
+
+def download(
+    config: Config, *, overwrite: bool = False, say: Say = say_on_stderr, progress: bool = True
+) -> StageResult:
+    """Read, clean, split and write the corpus, unless that is already done.
+
+    Args:
+        config: ``data_dir`` and ``corpus`` are used.
+        overwrite: replace finished documents made with other settings.
+        say: gets the lines for people.
+        progress: show progress on stderr.
+
+    Raises:
+        RequestError: faulty data, too few documents, or finished documents of other settings.
+        SourceUnreachable: an index or hub cannot be reached, and there is no fallback.
+        BertptError: a download or the writing failed.
+    """
+    directory = documents_directory(config)
+    reading = Reading(Path(config.data_dir) / "downloads", config.corpus.encoding_errors, say=say)
+    previous = existing(directory, overwrite)
+    plan, unreachable = _plan_or_why_not(config.corpus, reading)
+    if previous is not None:
+        return _finished(directory, previous, config.corpus, plan, reading)
+    with _no_empty_folders(directory.parent, Path(config.data_dir)):
+        try:
+            if plan is None:
+                raise unreachable or SourceUnreachable("the sources cannot be reached")
+            return _make(directory, plan, config, say, progress)
+        except SourceUnreachable as error:
+            if not config.corpus.fallback:
+                raise SourceUnreachable(f"{error}; {_LOCAL_ROUTE}") from error
+            say(f"{error}; corpus.fallback is used instead")
+        try:
+            return _make(directory, _plan(config.corpus, reading, is_fallback=True), config, say, progress)
+        except SourceUnreachable as error:
+            raise SourceUnreachable(f"{error} (corpus.fallback); {_LOCAL_ROUTE}") from error
+
+
+# --- plan and key ---------------------------------------------------------------------------------------------
+
+
+def source_labels(sources: Sequence[AnySource]) -> list[str]:
+    """A label for each source, all different: its name, or made from its place."""
+    labels: list[str] = []
+    for source in sources:
+        place = source.name or getattr(source, "dataset", None) or getattr(source, "package", "").partition("==")[0]
+        place = place or PurePath(getattr(source, "path", None) or "").stem
+        label = base = re.sub(r"[^\w.-]+", "-", place).strip("-._") or source.kind
+        number = 1
+        while label in labels:
+            number += 1
+            label = f"{base}-{number}"
+        labels.append(label)
+    return labels
+
+
+def _module(source: AnySource) -> _SourceModule:
+    # Imported when used: datasets and mwparserfromhell take seconds.
+    return cast(_SourceModule, importlib.import_module(f"bertpt.data.sources.{_MODULES.get(source.kind, source.kind)}"))
+
+
+def _min_lines(corpus: Corpus) -> int:
+    return corpus.min_sentences if corpus.sentences == "lines" else 1
+
+
+def _plan(corpus: Corpus, reading: Reading, *, is_fallback: bool = False) -> _Plan:
+    chosen = corpus.fallback if is_fallback else corpus.sources
+    sources = dict(zip(source_labels(chosen), chosen, strict=True))
+    inputs = {label: _module(source).fingerprint_inputs(source, reading) for label, source in sources.items()}
+    return _Plan(sources, _settings(corpus, sources), inputs, is_fallback)
+
+
+def _settings(corpus: Corpus, sources: Mapping[str, AnySource]) -> dict[str, Any]:
+    return {
+        "sources": {label: _content_settings(source) for label, source in sources.items()},
+        "encoding_errors": corpus.encoding_errors,
+        "limit": plain(corpus.limit),
+        "heldout": plain(corpus.heldout),
+        "min_lines": _min_lines(corpus),
+    }
+
+
+def _content_settings(source: AnySource) -> dict[str, Any]:
+    settings = {key: value for key, value in plain(source).items() if key not in _NOT_IN_KEY}
+    if PurePath(settings.get("dataset", "")).is_absolute():  # a folder in place of a name on the hub
+        settings["dataset"] = PurePath(settings["dataset"]).name
+    return settings
+
+
+def _plan_or_why_not(corpus: Corpus, reading: Reading) -> tuple[_Plan | None, SourceUnreachable | None]:
+    try:
+        return _plan(corpus, reading), None
+    except SourceUnreachable as error:
+        return None, error
+
+
+def _finished(
+    directory: Path, previous: dict[str, Any], corpus: Corpus, plan: _Plan | None, reading: Reading
+) -> StageResult:
+    """The documents that are there, when they are of the same sources and settings."""
+    done = StageResult(directory, previous, skipped=True)
+    if plan is not None and plan.key == previous["key"]:
+        reading.say(f"{directory}: up to date")
+        return done
+    if previous["counts"]["is_fallback"]:
+        with contextlib.suppress(SourceUnreachable):
+            if _plan(corpus, reading, is_fallback=True).key == previous["key"]:
+                reading.say(
+                    f"{directory}: up to date, made from corpus.fallback; --overwrite tries corpus.sources again"
+                )
+                return done
+    if plan is None:  # unreachable: the content cannot be compared, but the settings can
+        sources = dict(zip(source_labels(corpus.sources), corpus.sources, strict=True))
+        settings, inputs = _settings(corpus, sources), previous["inputs"]
+    else:
+        settings, inputs = plan.settings, plan.inputs
+    changes = differences(previous, settings, inputs, "corpus")
+    if not changes:
+        reading.say(f"{directory}: used as it is; its sources cannot be reached to compare")
+        return done
+    raise RequestError(
+        f"{directory}: made with other settings ({'; '.join(changes)}); keep both with --set corpus.name=NAME,"
+        " or replace them with --overwrite"
+    )
+
+
+@contextlib.contextmanager
+def _no_empty_folders(*folders: Path) -> Iterator[None]:
+    """On failure remove the folders that did not exist before, unless something lies there."""
+    missing = [folder for folder in folders if not folder.exists()]
+    try:
+        yield
+    except BaseException:
+        for folder in missing:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        raise
+
+
+# --- making ---------------------------------------------------------------------------------------------------
+
+
+def _make(directory: Path, plan: _Plan, config: Config, say: Say, progress: bool) -> StageResult:
+    corpus = config.corpus
+    for line in announce(plan.sources):
+        say(line)
+    check_space(directory, plan.sources)
+    with staged_directory(directory) as aside:
+        work = aside / "unsplit"
+        work.mkdir()
+        gathered = []
+        with DocumentWriter(work, "all") as writer:
+            for label, source in plan.sources.items():
+                gathered.append(_gather(label, source, writer, config, say, progress))
+        unique = {found.label: len(distinct(found)) for found in gathered}
+        for found in gathered:
+            by_blank_line = ends_at_blank_lines(plan.sources[found.label])
+            for line in warnings(found, unique[found.label], by_blank_line, corpus.sentences == "lines"):
+                say(line)
+        can_give = {label: isinstance(source, FilesSource | HubSource) for label, source in plan.sources.items()}
+        write_split(writer.shards, gathered, choose_heldout(gathered, corpus.heldout, can_give), aside)
+        if not any(found.counts["documents"] for found in gathered):
+            raise RequestError("no document is left to train on: all of them are held out too")
+        shutil.rmtree(work)
+        for found in gathered:
+            say(report(found))
+        counts = {
+            "is_fallback": plan.is_fallback,
+            "sources": {found.label: counts_of(found, unique[found.label]) for found in gathered},
+        }
+        manifest = write_manifest(
+            aside, stage=STAGE, key=plan.key, inputs=plan.inputs, settings=plan.settings, counts=counts
+        )
+    return StageResult(directory, manifest, skipped=False)
+
+
+def _gather(label: str, source: AnySource, writer: DocumentWriter, config: Config, say: Say, shown: bool) -> Gathered:
+    corpus = config.corpus
+    with Progress(f"download {label}", unit="documents", shown=shown) as progress:
+        reading = Reading(
+            Path(config.data_dir) / "downloads",
+            corpus.encoding_errors,
+            say=lambda message: progress.note(message, say),
+            max_documents=corpus.limit.documents,
+        )
+        own = getattr(source, "validation", None) or getattr(source, "validation_split", None)
+        return gather(
+            label,
+            _module(source).read(source, reading),
+            reading,
+            writer,
+            limit=corpus.limit,
+            min_lines=_min_lines(corpus),
+            own_heldout=own is not None,
+            tick=progress.add,
+        )

@@ -1,0 +1,94 @@
+"""Progress on stderr: a bar on a terminal, else a plain line at an interval, never a carriage return."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import NoReturn, TextIO
+
+from tqdm import tqdm
+
+INTERVAL = 10.0  # seconds between plain lines
+
+
+def say(message: str) -> None:
+    """Print a line for people on stderr; the results alone go to stdout."""
+    sys.stderr.write(message + "\n")
+    sys.stderr.flush()
+
+
+class Progress:
+    """Counts finished units of work and shows them; use as a context manager.
+
+    Work that ends within the first interval leaves no plain line.
+
+    Args:
+        what: the stage, which begins every line.
+        unit: what is counted, in the plural.
+        total: how many there will be, when known.
+        shown: ``False`` shows nothing.
+        stream: default ``sys.stderr``.
+        clock: seconds, for tests.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        unit: str = "rows",
+        total: int | None = None,
+        shown: bool = True,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.what, self.unit, self.total, self.done = what, unit, total, 0
+        self._stream = sys.stderr if stream is None else stream
+        self._clock, self._shown = clock, shown
+        self._begun = self._last = clock()
+        self._bar: tqdm[NoReturn] | None = None
+        if shown and self._stream.isatty():
+            self._bar = tqdm(
+                total=total, desc=what, unit=f" {unit}", unit_scale=True, file=self._stream, dynamic_ncols=True
+            )
+
+    def add(self, count: int = 1) -> None:
+        """Count finished units and show them when it is time."""
+        self.done += count
+        if self._bar is not None:
+            self._bar.update(count)
+        elif self._shown and self._clock() - self._last >= INTERVAL:
+            self._last = self._clock()
+            self._write(self._line())
+
+    def note(self, message: str, say: Callable[[str], None] | None = None) -> None:
+        """Print a line (through ``say``) without breaking the bar."""
+        if self._bar is not None:
+            self._bar.clear()
+        (say or self._write)(message)
+        if self._bar is not None:
+            self._bar.refresh()
+
+    def close(self) -> None:
+        """Leave the terminal in order."""
+        if self._bar is not None:
+            self._bar.close()
+
+    def _line(self) -> str:
+        rate = self.done / max(self._last - self._begun, 1e-9)
+        of = f" of {self.total:,} ({self.done / self.total:.0%})" if self.total else ""
+        left = f", about {(self.total - self.done) / rate:,.0f} s left" if self.total and rate else ""
+        return f"{self.what}: {self.done:,}{of} {self.unit}, {rate:,.0f}/s{left}"
+
+    def _write(self, line: str) -> None:
+        self._stream.write(line + "\n")
+        self._stream.flush()
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
