@@ -84,7 +84,10 @@ class Encoder:
         counts.several_sentence_documents += int((sizes_now[kept] >= 2).sum())
         sources = np.array([self._source(document.source) for document in batch], np.uint8)
         writer.add(
-            ids[np.repeat(kept[owners], lengths)], lengths[kept[owners]], sizes_now[kept].astype(np.int64), sources[kept]
+            ids[np.repeat(kept[owners], lengths)],
+            lengths[kept[owners]],
+            sizes_now[kept].astype(np.int64),
+            sources[kept],
         )
 
     def _encode(self, sentences: list[str], counts: EncodeCounts) -> tuple[NDArray[Any], NDArray[np.int64]]:

@@ -18,7 +18,8 @@ class SplitWriter:
     def __init__(self, directory: Path, split: Split, vocab_size: int) -> None:
         self._dtype = id_dtype(vocab_size)
         self._files: dict[str, BinaryIO] = {
-            kind: (directory / f"{split}.{kind}.bin").open("wb") for kind in ("ids", "sentences", "documents", "sources")
+            kind: (directory / f"{split}.{kind}.bin").open("wb")
+            for kind in ("ids", "sentences", "documents", "sources")
         }
         self.tokens = self.sentences = self.documents = 0
         self.unigram = np.zeros(vocab_size, OFFSET_DTYPE)

@@ -17,7 +17,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from bertpt.data.wordpiece import MAX_WORD_LETTERS, PREFIX, SPECIALS, Normalising, chunks, clean, library_faults
 from bertpt.errors import RequestError
 
-MAX_CHUNKS = 1_000_000  # distinct pieces of text held before they are split into words
+MAX_CHUNKS = 1_000_000  # distinct chunks (text between white space) held before they are split into words
+MAX_PENDING_LETTERS = 64_000_000  # likewise, for scripts that put no space between words
 MAX_WORDS = 4_000_000  # distinct words held; above it those seen once are dropped (about 0.5 GB)
 MAX_OCCURRENCES = 100_000_000  # words shown to the trainer; larger counts are scaled down
 MIN_COVERAGE = 0.99  # share of the text's letters that a vocabulary must hold
@@ -70,10 +71,13 @@ def count_words(texts: Iterable[str], normalising: Normalising) -> WordCounts:
             counts.pruned += len(counts.words) - len(kept)
             counts.words = kept
 
+    letters = 0
     for text in texts:
         pending.update(chunks(text))
-        if len(pending) > MAX_CHUNKS:
+        letters += len(text)
+        if len(pending) > MAX_CHUNKS or letters > MAX_PENDING_LETTERS:
             flush()
+            letters = 0
     flush()
     return counts
 

@@ -26,7 +26,9 @@ SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 PREFIX = "##"
 MAX_WORD_LETTERS = 100  # longer words are one [UNK], as in every released BERT
 DEFAULT_MAX_LENGTH = 512
-_CACHE_ENTRIES = 500_000  # about 100 MB
+# Chunks kept with their ids, about 100 MB; letters bound it for scripts that put no space between words.
+_CACHE_ENTRIES = 500_000
+_CACHE_LETTERS = 8_000_000
 
 # str.split() breaks words at these, the BERT normaliser removes them and joins what stands around.
 _REMOVED = re.compile("[\x0b\x0c\x1c-\x1f\x85]")
@@ -133,6 +135,7 @@ class WordPieceTokenizer:
         self._normalizer, self._pre_tokenizer = backend.normalizer, backend.pre_tokenizer
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (vocab[token] for token in SPECIALS)
         self._cache: dict[str, list[int]] = {}
+        self._cache_letters = 0
 
     @property
     def vocab_size(self) -> int:
@@ -152,7 +155,7 @@ class WordPieceTokenizer:
 
     @property
     def continues_word(self) -> NDArray[np.bool_]:
-        """bool [vocab_size]: True where a piece continues a word."""
+        """Mask over the vocabulary, bool [vocab_size]: True where a piece continues a word."""
         return np.array([len(token) > len(PREFIX) and token.startswith(PREFIX) for token in self.tokens], np.bool_)
 
     def token(self, index: int) -> str:
@@ -170,18 +173,26 @@ class WordPieceTokenizer:
         return [list(itertools.chain.from_iterable([cache[chunk] for chunk in parts])) for parts in split]
 
     def unknown_chunks(self, sentence: str) -> list[str]:
-        """The words of an encoded sentence, as split at white space, that gave [UNK]."""
-        unk = self.unk_id
-        return [chunk for chunk in chunks(sentence) if unk in self._cache.get(chunk, ())]
+        """What stands between white space and holds a word that is [UNK], in the order of the text."""
+        parts = chunks(sentence)
+        self._learn([parts])
+        return [part for part in parts if self.unk_id in self._cache[part]]
+
+    def unknown_words(self, text: str) -> list[str]:
+        """The text's words (normalised) that are [UNK]."""
+        words = self.words(text)
+        return [word for word, ids in zip(words, self.encode_sentences(words), strict=True) if self.unk_id in ids]
 
     def _learn(self, split: Sequence[Sequence[str]]) -> None:
-        if len(self._cache) > _CACHE_ENTRIES:
+        if len(self._cache) > _CACHE_ENTRIES or self._cache_letters > _CACHE_LETTERS:
             self._cache.clear()
+            self._cache_letters = 0
         new = list(dict.fromkeys(chunk for parts in split for chunk in parts if chunk not in self._cache))
         if not new:
             return
         with library_faults("encoding"):
             encoded = self._backend.encode_batch_fast([clean(chunk) for chunk in new], add_special_tokens=False)
+        self._cache_letters += sum(map(len, new))
         self._cache.update(zip(new, (encoding.ids for encoding in encoded), strict=True))
 
     def encode_with_mask(self, text: str) -> list[int]:

@@ -1,0 +1,100 @@
+"""Where each stage's result lies: functions of the configuration and the manifests on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from bertpt.config import Config
+from bertpt.data.given import given_hashes, normalising_of
+from bertpt.data.languages import language_code
+from bertpt.data.stage import stage_key
+from bertpt.errors import RequestError
+from bertpt.files import fingerprint, read_manifest
+
+ID_DIGITS = 8
+
+
+def corpus_dir(config: Config) -> Path:
+    """The corpus's folder under ``data_dir``."""
+    return Path(config.data_dir) / config.corpus.folder
+
+
+def documents_dir(config: Config) -> Path:
+    """Where ``bertpt download`` leaves its documents."""
+    return corpus_dir(config) / "documents"
+
+
+def finished(directory: Path, command: str) -> dict[str, Any]:
+    """The manifest of a stage that has to be finished.
+
+    Raises:
+        RequestError: it is not; the line names the command that makes it.
+    """
+    manifest = read_manifest(directory)
+    if manifest is None:
+        raise RequestError(f"{directory}: not there yet; `bertpt {command}` makes it, `bertpt run` makes all")
+    return manifest
+
+
+def tokenizer_key(config: Config) -> tuple[str, dict[str, Any], dict[str, str]]:
+    """Key, settings and inputs of the tokenizer stage.
+
+    Raises:
+        RequestError: the documents, or the given vocabulary, are missing.
+    """
+    chosen, flags = config.tokenizer, normalising_of(config.tokenizer)
+    settings: dict[str, Any] = {
+        "lowercase": flags.lowercase,
+        "strip_accents": flags.strip_accents,
+        "handle_chinese_chars": flags.handle_chinese_chars,
+    }
+    if chosen.from_ is not None:
+        hashes = given_hashes(Path(chosen.from_))
+        settings = settings if list(hashes) == ["vocab.txt"] else {}
+        inputs = {"given": fingerprint(hashes)}
+    else:
+        inputs = {"documents": finished(documents_dir(config), "download")["fingerprint"]}
+        for name in ("vocab_size", "min_frequency", "sample_bytes", "seed"):
+            settings[name] = getattr(chosen, name)
+    return stage_key("train-tokenizer", settings, inputs), settings, inputs
+
+
+def tokenizer_dir(config: Config) -> Path:
+    """Where ``bertpt train-tokenizer`` leaves the tokenizer of this configuration; it need not exist yet."""
+    return corpus_dir(config) / f"tokenizer-{tokenizer_key(config)[0][:ID_DIGITS]}"
+
+
+def store_key(config: Config) -> tuple[str, dict[str, Any], dict[str, str]]:
+    """Key, settings and inputs of the token store.
+
+    Raises:
+        RequestError: the documents or the tokenizer are missing.
+    """
+    corpus = config.corpus
+    inputs = {
+        "documents": finished(documents_dir(config), "download")["fingerprint"],
+        "tokenizer": finished(tokenizer_dir(config), "train-tokenizer")["fingerprint"],
+    }
+    settings = {
+        "sentences": corpus.sentences,
+        "language": language_code(corpus.language) if corpus.sentences == "split" else None,
+        "min_sentences": corpus.min_sentences,
+    }
+    return stage_key("prepare", settings, inputs), settings, inputs
+
+
+def store_dir(config: Config) -> Path:
+    """Where ``bertpt prepare`` leaves the token store of this configuration; it need not exist yet."""
+    return corpus_dir(config) / f"tokens-{store_key(config)[0][:ID_DIGITS]}"
+
+
+def finished_store(config: Config) -> Path:
+    """The token store of this configuration.
+
+    Raises:
+        RequestError: a stage before it, or the store itself, is missing; the line names the command.
+    """
+    directory = store_dir(config)
+    finished(directory, "prepare")
+    return directory

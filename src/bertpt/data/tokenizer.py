@@ -1,0 +1,158 @@
+"""The tokenizer stage: a WordPiece vocabulary trained on the corpus, or one that is given."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertpt.config import Config
+from bertpt.data.documents import Document, iter_documents
+from bertpt.data.given import normalising_of, read_given
+from bertpt.data.locate import documents_dir, tokenizer_dir, tokenizer_key
+from bertpt.data.sizes import corpus_size
+from bertpt.data.stage import StageResult, existing
+from bertpt.data.vocabulary import choose_alphabet, count_words, learn_vocabulary
+from bertpt.data.wordpiece import SPECIALS, Normalising, WordPieceTokenizer, load_tokenizer, save
+from bertpt.errors import BertptError, RequestError
+from bertpt.files import staged_directory, write_manifest
+from bertpt.progress import Progress
+from bertpt.progress import say as say_line
+
+__all__ = ["WordPieceTokenizer", "load_tokenizer", "train_tokenizer"]
+
+UNKNOWN_WARNING = 0.01
+_CASED_WARNING = 100  # entries with capitals in a vocabulary that is used for lower-cased text
+
+
+def train_tokenizer(
+    config: Config, *, overwrite: bool = False, say: Callable[[str], None] = say_line, show_progress: bool = True
+) -> StageResult:
+    """Train the vocabulary that the configuration asks for, or copy the given one.
+
+    Equal documents and settings give byte-identical files, in any process and for any number of threads.
+
+    Raises:
+        RequestError: no documents, a vocabulary size too small for the text, a given vocabulary that does not fit.
+    """
+    key, settings, inputs = tokenizer_key(config)
+    directory = tokenizer_dir(config)
+    if (manifest := existing(directory, overwrite)) is not None:
+        say(f"tokenizer: {directory} is up to date ({manifest['counts']['entries']:,} entries)")
+        return StageResult(directory, manifest, skipped=True)
+    if config.tokenizer.from_ is not None:
+        tokens, flags = read_given(Path(config.tokenizer.from_), config.tokenizer)
+        counts: dict[str, Any] = {"entries": len(tokens)}
+        _say_given(tokens, flags, config, say)
+    else:
+        flags = normalising_of(config.tokenizer)
+        tokens, counts = _train(config, flags, say, show_progress)
+    with staged_directory(directory) as aside:
+        save(aside, tokens, flags)
+        _check(aside, tokens)
+        manifest = write_manifest(
+            aside, stage="train-tokenizer", key=key, inputs=inputs, settings=settings, counts=counts
+        )
+    say(f"tokenizer: {directory}")
+    return StageResult(directory, manifest, skipped=False)
+
+
+def _check(directory: Path, tokens: list[str]) -> None:
+    """Read the tokenizer back: the same entries, the five specials among them."""
+    if load_tokenizer(directory).tokens != tokens:
+        raise BertptError(f"{directory}: the saved tokenizer does not hold the vocabulary that was made")
+
+
+def _say_given(tokens: list[str], flags: Normalising, config: Config, say: Callable[[str], None]) -> None:
+    say(f"tokenizer: {len(tokens):,} entries from {config.tokenizer.from_}, lowercase {str(flags.lowercase).lower()}")
+    capitals = sum(token != token.lower() for token in tokens if token not in SPECIALS)
+    if flags.lowercase and capitals > _CASED_WARNING:
+        say(f"tokenizer: {capitals:,} entries have capitals that lower-cased text never uses; set lowercase: false")
+
+
+# --- training -------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Sample:
+    """The documents that the vocabulary is trained on."""
+
+    directory: Path
+    sample_bytes: int
+    seed: int
+    documents: int = 0
+    used_documents: int = 0
+    used_bytes: int = 0
+
+    def texts(self, progress: Progress) -> Iterator[str]:
+        """Texts of the chosen documents, all of them when they hold at most ``sample_bytes``."""
+        total = corpus_size(self.directory, "train").text_bytes
+        share = min(1.0, self.sample_bytes / max(total, 1))
+        for document in iter_documents(self.directory, "train"):
+            self.documents += 1
+            progress.add()
+            size = len(document.text.encode())
+            if share < 1.0 and not (self._draw(document) < share and self.used_bytes + size <= self.sample_bytes):
+                continue
+            self.used_documents += 1
+            self.used_bytes += size
+            yield document.text
+
+    def _draw(self, document: Document) -> float:
+        """Uniform in [0, 1), by seed and text: it does not depend on the other documents."""
+        digest = hashlib.blake2b(document.text.encode(), digest_size=8, key=str(self.seed).encode()).digest()
+        return int.from_bytes(digest, "little") / 2**64
+
+
+def _train(
+    config: Config, flags: Normalising, say: Callable[[str], None], show_progress: bool
+) -> tuple[list[str], dict[str, Any]]:
+    chosen = config.tokenizer
+    sample = _Sample(documents_dir(config), chosen.sample_bytes, chosen.seed)
+    with Progress("train-tokenizer", unit="documents", shown=show_progress) as progress:
+        counted = count_words(sample.texts(progress), flags)
+    if not counted.words:
+        raise RequestError(f"{sample.directory}: no words in {sample.documents:,} training documents")
+    alphabet = choose_alphabet(counted.words, chosen.vocab_size, flags)
+    tokens = learn_vocabulary(counted.words, alphabet, chosen.vocab_size, chosen.min_frequency)
+    letters = set(alphabet.letters)
+    unknown = sum(count for word, count in counted.words.items() if not letters.issuperset(word))
+    total = sum(counted.words.values()) + counted.long_words
+    counts = {
+        "documents": sample.documents,
+        "used_documents": sample.used_documents,
+        "used_bytes": sample.used_bytes,
+        "words": total,
+        "distinct_words": len(counted.words),
+        "pruned_words": counted.pruned,
+        "long_words": counted.long_words,
+        "letters": len(alphabet.letters),
+        "dropped_letters": len(alphabet.dropped),
+        "unknown_share": (unknown + counted.long_words) / total,
+        "asked": chosen.vocab_size,
+        "entries": len(tokens),
+    }
+    for line in _report(counts, "".join(alphabet.dropped[:20]), chosen.seed):
+        say(f"tokenizer: {line}")
+    return tokens, counts
+
+
+def _report(counts: dict[str, Any], dropped: str, seed: int) -> Iterator[str]:
+    if counts["used_documents"] < counts["documents"]:
+        yield (
+            f"trained on {counts['used_bytes'] / 1e6:,.1f} MB: {counts['used_documents']:,} of"
+            f" {counts['documents']:,} documents, chosen by tokenizer.seed {seed} (tokenizer.sample_bytes)"
+        )
+    else:
+        yield f"trained on {counts['used_bytes'] / 1e6:,.1f} MB, {counts['words']:,} words"
+    yield f"asked {counts['asked']:,} entries, got {counts['entries']:,}; {counts['letters']:,} letters" + (
+        f"; {counts['dropped_letters']:,} rare letters left out: {dropped}" if dropped else ""
+    )
+    if counts["long_words"]:
+        yield f"{counts['long_words']:,} words of more than 100 letters left out; each will be one [UNK]"
+    if counts["pruned_words"]:
+        yield f"{counts['pruned_words']:,} words that were seen once left out, to bound memory"
+    if counts["unknown_share"] > UNKNOWN_WARNING:
+        yield f"{counts['unknown_share']:.1%} of the words will be [UNK]; a larger tokenizer.vocab_size helps"
