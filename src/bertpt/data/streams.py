@@ -137,8 +137,7 @@ def _unpack(chunks: Iterator[bytes], kind: str, new: Callable[[], _Unpacker], na
                     ) from error
                 data = unpacker.unused_data if unpacker.eof else b""
                 done += len(out)
-                if out:
-                    yield out
+                yield from (out[at : at + CHUNK_BYTES] for at in range(0, len(out), CHUNK_BYTES))
     if not unpacker.eof:
         raise RequestError(f"{name}: the {kind} file is cut short after {done} unpacked bytes; get the file again")
 
