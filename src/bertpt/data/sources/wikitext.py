@@ -29,7 +29,7 @@ _DROPPED = (
 )
 _DROPPED_EMPTY = re.compile(rf"<(?:{_DROPPED})\b[^<>]*/>", re.IGNORECASE)
 _DROPPED_TAG = re.compile(rf"<({_DROPPED})\b[^<>]*>(?:(?!<\1\b).)*?</\1\s*>", re.DOTALL | re.IGNORECASE)
-_UNCLOSED = re.compile(rf"</?(?:{_DROPPED})\b[^<>\n]*>?[^\n]*", re.IGNORECASE)
+_UNCLOSED = re.compile(rf"<(?:{_DROPPED})\b[^\n]*|</(?:{_DROPPED})\s*>", re.IGNORECASE)
 _SIMPLE_MATH = re.compile(r"<math\b[^<>]*>\s*([\w ,.()+=-]{1,20}?)\s*</math\s*>", re.IGNORECASE)
 _BREAK = re.compile(r"<br\b[^<>]*>|&nbsp;|\u00a0", re.IGNORECASE)
 _ANY_TAG = re.compile(r"</?[A-Za-z][A-Za-z0-9]*(?:\s[^<>]{0,300})?/?>")
