@@ -28,6 +28,7 @@ class Progress:
         what: the stage, which begins every line.
         unit: what is counted, in the plural.
         total: how many there will be, when known.
+        start: how many were done before (a resume).
         shown: ``False`` shows nothing.
         stream: default ``sys.stderr``.
         clock: seconds, for tests.
@@ -39,24 +40,36 @@ class Progress:
         *,
         unit: str = "rows",
         total: int | None = None,
+        start: int = 0,
         shown: bool = True,
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.what, self.unit, self.total, self.done = what, unit, total, 0
+        self.what, self.unit, self.total, self.done = what, unit, total, start
+        self._start, self._values = start, ""
         self._stream = sys.stderr if stream is None else stream
         self._clock, self._shown = clock, shown
         self._begun = self._last = clock()
         self._bar: tqdm[NoReturn] | None = None
         if shown and self._stream.isatty():
             self._bar = tqdm(
-                total=total, desc=what, unit=f" {unit}", unit_scale=True, file=self._stream, dynamic_ncols=True
+                total=total,
+                initial=start,
+                desc=what,
+                unit=f" {unit}",
+                unit_scale=True,
+                file=self._stream,
+                dynamic_ncols=True,
             )
 
-    def add(self, count: int = 1) -> None:
-        """Count finished units and show them when it is time."""
+    def add(self, count: int = 1, **values: str) -> None:
+        """Count finished units and show them when it is time; ``values`` stand beside them until replaced."""
         self.done += count
+        if values:
+            self._values = ", ".join(f"{name} {value}" for name, value in values.items())
         if self._bar is not None:
+            if values:
+                self._bar.set_postfix_str(self._values, refresh=False)
             self._bar.update(count)
         elif self._shown and self._clock() - self._last >= INTERVAL:
             self._last = self._clock()
@@ -76,10 +89,12 @@ class Progress:
             self._bar.close()
 
     def _line(self) -> str:
-        rate = self.done / max(self._last - self._begun, 1e-9)
+        rate = (self.done - self._start) / max(self._last - self._begun, 1e-9)
         of = f" of {self.total:,} ({self.done / self.total:.0%})" if self.total else ""
         left = f", about {(self.total - self.done) / rate:,.0f} s left" if self.total and rate else ""
-        return f"{self.what}: {self.done:,}{of} {self.unit}, {rate:,.0f}/s{left}"
+        speed = f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
+        beside = f", {self._values}" if self._values else ""
+        return f"{self.what}: {self.done:,}{of} {self.unit}, {speed}/s{left}{beside}"
 
     def _write(self, line: str) -> None:
         self._stream.write(line + "\n")

@@ -14,7 +14,7 @@ from typing import Annotated, NoReturn
 import typer
 
 import bertpt
-from bertpt.cli import config, options
+from bertpt.cli import config, options, stages
 from bertpt.errors import BertptError, RequestError, Stopped
 
 INTERRUPTED = 130  # what typer makes of Ctrl-C
@@ -31,7 +31,7 @@ app = typer.Typer(
 
 @app.callback(
     invoke_without_command=True,
-    epilog=options.examples("bertpt run --config demo", "bertpt config list", "bertpt pretrain --help"),
+    epilog=options.examples("bertpt config list", "bertpt config show tiny"),
 )
 def _root(
     context: typer.Context,
@@ -46,6 +46,7 @@ def _root(
 
 
 # The commands, in the order of the help. A module of commands imports what is heavy inside its functions.
+stages.register(app)
 app.add_typer(config.app, name="config")
 
 

@@ -203,6 +203,11 @@ class Pairs(Section):
         "next", description="next: sentence pairs with next-sentence labels; none: rows of one document, no NSP."
     )
     random_share: Share = Field(0.5, description="Share of pairs whose B is from another document.")
+    random_from: Literal["corpus", "source"] = Field(
+        "corpus",
+        description="Where a random B is drawn: any document (as released), or one of A's own source, so that telling"
+        " the sources apart does not solve the task.",
+    )
     short_share: Share = Field(0.1, description="Share of rows with a shorter random target length.")
 
 

@@ -37,6 +37,7 @@ ROW = np.dtype(
 # What a draw is for; part of its counter, so that no two draws share bits.
 _SHORT, _TARGET, _SPLIT, _RANDOM, _DOCUMENT, _SENTENCE, _CUT_A, _CUT_B, _ORDER = range(9)
 _TRIES = 10  # Google's number of tries for a document other than A's
+_OF = {"corpus": "", "source": " of each source"}
 _SAME = 16  # tokens of B and of the true continuation that are compared
 
 
@@ -47,6 +48,8 @@ class _Text:
     ids: NDArray[Any]
     sentences: I64
     documents: I64
+    group_starts: I64  # documents of one group (a source, or the corpus) are [group_starts[d], group_ends[d])
+    group_ends: I64
 
 
 def plan_epoch(tokens: Tokens, pairs: Pairs, *, length: int, seed: int, epoch: int) -> NDArray[Any]:
@@ -62,29 +65,35 @@ def plan_epoch(tokens: Tokens, pairs: Pairs, *, length: int, seed: int, epoch: i
     if pairs.rule == "none":
         rows = _single_rows(_divided(tokens, length - 2), pairs, length - 2, key)
     else:
-        if len(tokens.documents) < 3:
+        text = _divided(tokens, length - 3, by_source=pairs.random_from == "source")
+        groups = text.group_ends - text.group_starts
+        if (fewest := int(groups.min()) if len(groups) else 0) < 2:
             raise RequestError(
-                f"pairs.rule: {pairs.rule} needs at least 2 documents, there are {len(tokens.documents) - 1};"
+                f"pairs.rule: {pairs.rule} needs at least 2 documents{_OF[pairs.random_from]}, there are {fewest};"
                 " mark where documents end (blank lines), or set pairs.rule=none"
             )
-        rows = _pair_rows(_divided(tokens, length - 3), pairs, length - 3, key)
+        rows = _pair_rows(text, pairs, length - 3, key)
     if not len(rows):
         raise RequestError("no row can be made of this text: it has no sentence with tokens")
     return rows[np.argsort(bits(*key, _ORDER, np.arange(len(rows))), kind="stable")]
 
 
-def _divided(tokens: Tokens, room: int) -> _Text:
+def _divided(tokens: Tokens, room: int, *, by_source: bool = False) -> _Text:
     """Take sentences of more than ``room`` tokens as several of ``room // 2``, so that they can be paired."""
-    sentences = np.asarray(tokens.sentences)
+    sentences, documents = np.asarray(tokens.sentences), np.asarray(tokens.documents)
     lengths = np.diff(sentences)
     piece = max(1, room // 2)
     parts = np.where(lengths > room, -(-lengths // piece), 1)
-    if (parts == 1).all():
-        return _Text(tokens.ids, sentences, np.asarray(tokens.documents))
-    before = np.concatenate([[0], np.cumsum(parts)])
-    nth = np.arange(before[-1]) - np.repeat(before[:-1], parts)
-    starts = np.repeat(sentences[:-1], parts) + nth * piece
-    return _Text(tokens.ids, np.append(starts, sentences[-1]), before[tokens.documents])
+    if (parts > 1).any():
+        before = np.concatenate([[0], np.cumsum(parts)])
+        nth = np.arange(before[-1]) - np.repeat(before[:-1], parts)
+        sentences = np.append(np.repeat(sentences[:-1], parts) + nth * piece, sentences[-1])
+        documents = before[documents]
+    # Documents stand in the order of their sources, hence a group is a run of equal labels.
+    label = np.asarray(tokens.sources) if by_source else np.zeros(len(documents) - 1, np.uint8)
+    edges = np.concatenate([[0], np.flatnonzero(np.diff(label)) + 1, [len(label)]])
+    group = np.searchsorted(edges, np.arange(len(label)), side="right") - 1
+    return _Text(tokens.ids, sentences, documents, edges[group], edges[group + 1])
 
 
 def _targets(pairs: Pairs, room: int, key: tuple[Any, ...]) -> I64:
@@ -163,7 +172,8 @@ def _draw_other(
             break
         own = document[chosen]
         key = (*seed, own, turn)
-        other = below(bits(*key, _DOCUMENT, attempt), len(documents) - 2)
+        group = text.group_starts[own]
+        other = group + below(bits(*key, _DOCUMENT, attempt), text.group_ends[own] - group - 1)
         other += other >= own
         sentence = documents[other] + below(bits(*key, _SENTENCE, attempt), documents[other + 1] - documents[other])
         start = offsets[sentence]

@@ -1,0 +1,163 @@
+"""Checkpoints: written aside and renamed, every file hashed, verified before they are used.
+
+``checkpoints/step-00001000/`` holds ``model.safetensors``, ``optimizer.safetensors``, ``random.safetensors``,
+``state.json`` and ``manifest.json``. Nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from bertpt.errors import BertptError, RequestError
+from bertpt.files import (
+    fingerprint,
+    read_json,
+    read_manifest,
+    sha256_file,
+    staged_directory,
+    write_json,
+    write_manifest,
+)
+
+_NAME = re.compile(r"^step-(\d{8,})$")
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A verified checkpoint directory."""
+
+    directory: Path
+    step: int
+    state: dict[str, Any]
+
+    def tensors(self, name: str) -> dict[str, Tensor]:
+        """The tensors of ``<name>.safetensors``, on the CPU."""
+        try:
+            return load_file(self.directory / f"{name}.safetensors")
+        except (SafetensorError, OSError) as error:
+            raise BertptError(f"{self.directory}/{name}.safetensors: cannot be read: {error}") from error
+
+
+def checkpoints(run: Path) -> list[tuple[int, Path]]:
+    """Step and directory of each checkpoint of a run, by number, oldest first."""
+    found = []
+    for path in (run / "checkpoints").glob("step-*"):
+        if match := _NAME.match(path.name):
+            found.append((int(match[1]), path))
+    return sorted(found)
+
+
+def save_checkpoint(
+    run: Path, step: int, model: nn.Module, optimizer: Optimizer, state: dict[str, Any], *, keep: int
+) -> Path:
+    """Write the checkpoint of ``step`` and, once it is complete, remove all but the ``keep`` newest.
+
+    Args:
+        state: plain data: the position of the run and what a loader must know (model, vocabulary size).
+    """
+    final = run / "checkpoints" / f"step-{step:08d}"
+    with staged_directory(final) as aside:
+        weights = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
+        save_file(weights, aside / "model.safetensors", metadata={"format": "pt"})
+        save_file(_optimizer_tensors(model, optimizer), aside / "optimizer.safetensors")
+        save_file(_random_state(), aside / "random.safetensors")
+        write_json(aside / "state.json", state)
+        write_manifest(aside, stage="checkpoint", key=fingerprint(step), inputs={}, settings={}, counts={"step": step})
+    others = [path for number, path in checkpoints(run) if number != step]
+    for path in others[: max(0, len(others) - (keep - 1))]:
+        shutil.rmtree(path, ignore_errors=True)
+    return final
+
+
+def open_checkpoint(directory: Path) -> Checkpoint:
+    """Verify the hash of every file of a checkpoint.
+
+    Raises:
+        RequestError: unfinished or damaged; names the file.
+    """
+    manifest = read_manifest(directory)
+    if manifest is None:
+        raise RequestError(f"{directory}: not a finished checkpoint (no manifest.json)")
+    for name, facts in manifest["files"].items():
+        if sha256_file(directory / name) != facts["sha256"]:
+            raise RequestError(f"{directory / name}: damaged: its SHA-256 is not that of the manifest")
+    return Checkpoint(directory, int(manifest["counts"]["step"]), read_json(directory / "state.json"))
+
+
+def newest_checkpoint(run: Path, say: Callable[[str], None]) -> Checkpoint | None:
+    """The newest intact checkpoint of a run; damaged ones are named and passed over.
+
+    Raises:
+        BertptError: there are checkpoints, but none is intact.
+    """
+    found = checkpoints(run)
+    for _, directory in reversed(found):
+        try:
+            return open_checkpoint(directory)
+        except RequestError as error:
+            say(f"passing over a damaged checkpoint: {error}")
+    if found:
+        raise BertptError(f"{run / 'checkpoints'}: no intact checkpoint; --overwrite starts the run again")
+    return None
+
+
+def restore(checkpoint: Checkpoint, model: nn.Module, optimizer: Optimizer | None = None) -> None:
+    """Load weights and, with an optimizer, its state and the random state. Every name and shape must agree.
+
+    Raises:
+        RequestError: tensors are missing, unexpected, or of another shape.
+    """
+    weights = checkpoint.tensors("model")
+    _check_names(checkpoint.directory / "model.safetensors", weights, dict(model.state_dict()))
+    model.load_state_dict(weights)
+    if optimizer is None:
+        return
+    tensors = checkpoint.tensors("optimizer")
+    parameters = dict(model.named_parameters())
+    for name, tensor in tensors.items():
+        parameter, _, key = name.rpartition("/")
+        target = parameters[parameter]
+        # Adam's step count stays where the optimizer keeps it; moments live beside their parameter.
+        optimizer.state[target][key] = tensor.to(target.device) if tensor.dim() or target.is_cuda else tensor
+    random = checkpoint.tensors("random")
+    torch.set_rng_state(random["cpu"])
+    if "cuda" in random and torch.cuda.is_available():
+        torch.cuda.set_rng_state(random["cuda"])
+
+
+def _check_names(path: Path, found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
+    faults = [f"missing {name}" for name in sorted(wanted.keys() - found.keys())]
+    faults += [f"unexpected {name}" for name in sorted(found.keys() - wanted.keys())]
+    faults += [
+        f"{name} has shape {list(found[name].shape)}, the model {list(wanted[name].shape)}"
+        for name in sorted(found.keys() & wanted.keys())
+        if found[name].shape != wanted[name].shape
+    ]
+    if faults:
+        raise RequestError(f"{path}: does not fit the model: {'; '.join(faults[:5])}")
+
+
+def _optimizer_tensors(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
+    return {
+        f"{name}/{key}": value.detach().contiguous()
+        for name, parameter in model.named_parameters()
+        for key, value in optimizer.state.get(parameter, {}).items()
+    }
+
+
+def _random_state() -> dict[str, Tensor]:
+    state = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        state["cuda"] = torch.cuda.get_rng_state()
+    return state

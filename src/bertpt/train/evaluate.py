@@ -1,0 +1,108 @@
+"""Held-out evaluation: fixed rows and masks, means by count, dropout off, nothing of training touched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from bertpt.data.loader import BatchStream
+from bertpt.model.pretraining import BertForPreTraining
+from bertpt.train.step import autocast
+
+# Rows and masks of an evaluation follow from this, never from the run's seed: runs can be compared.
+EVALUATION_SEED = 20181011
+
+
+@dataclass(frozen=True, slots=True)
+class Predictions:
+    """What the model says of the held-out rows, to be scored and set beside baselines.
+
+    Attributes:
+        rows: [R] the planned rows (``plan.ROW``).
+        predictions_per_row: int64 [R]; labels: int64 [M]; positions of the M follow the rows' order.
+        mlm_nll: float64 [M], -log p of the original token, nats; mlm_right: bool [M].
+        nsp_nll: float64 [R] and nsp_right: bool [R]; empty without pairs.
+    """
+
+    rows: NDArray[Any]
+    predictions_per_row: NDArray[np.int64]
+    in_second: NDArray[np.bool_]
+    labels: NDArray[np.int64]
+    mlm_nll: NDArray[np.float64]
+    mlm_right: NDArray[np.bool_]
+    nsp_nll: NDArray[np.float64]
+    nsp_right: NDArray[np.bool_]
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Dropout off and no gradients inside; the mode before it is restored."""
+    mode = model.training
+    model.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        model.train(mode)
+
+
+def predict_heldout(
+    model: BertForPreTraining, stream: BatchStream, *, max_rows: int, precision: str = "fp32"
+) -> Predictions:
+    """Run the first epoch of a held-out stream, or ``max_rows`` of it; the last batch may be smaller."""
+    plan = stream.plans.epoch(0)[:max_rows]
+    device = next(model.parameters()).device
+    per_row, second, labels = [], [], []
+    mlm_nll, mlm_right, nsp_nll, nsp_right = [], [], [], []
+    with evaluating(model):
+        for start in range(0, len(plan), stream.batch_size):
+            host = stream.rows(start, min(stream.batch_size, len(plan) - start))
+            batch = host.to(device)
+            with autocast(device, precision):
+                output = model(batch)
+            logits = output.mlm_logits.float()
+            mlm_nll.append(nn.functional.cross_entropy(logits, batch.masked_labels, reduction="none").double().cpu())
+            mlm_right.append((logits.argmax(-1) == batch.masked_labels).cpu())
+            assert host.masked_positions is not None and host.masked_labels is not None
+            row = torch.bucketize(host.masked_positions, host.first, right=True) - 1
+            per_row.append(torch.bincount(row, minlength=host.rows))
+            second.append(host.token_type_ids[host.masked_positions] == 1)
+            labels.append(host.masked_labels)
+            if output.nsp_logits is not None and batch.next_sentence_label is not None:
+                nsp = output.nsp_logits.float()
+                nll = nn.functional.cross_entropy(nsp, batch.next_sentence_label, reduction="none")
+                nsp_nll.append(nll.double().cpu())
+                nsp_right.append((nsp.argmax(-1) == batch.next_sentence_label).cpu())
+    return Predictions(
+        rows=np.asarray(plan),
+        predictions_per_row=torch.cat(per_row).numpy(),
+        in_second=torch.cat(second).numpy(),
+        labels=torch.cat(labels).numpy(),
+        mlm_nll=torch.cat(mlm_nll).numpy(),
+        mlm_right=torch.cat(mlm_right).numpy(),
+        nsp_nll=torch.cat(nsp_nll).numpy() if nsp_nll else np.empty(0),
+        nsp_right=torch.cat(nsp_right).numpy() if nsp_right else np.empty(0, np.bool_),
+    )
+
+
+def heldout_scores(predictions: Predictions) -> dict[str, float]:
+    """Mean losses (nats), perplexity (``inf`` above e**700) and accuracies, each weighted by its own count."""
+    loss = float(predictions.mlm_nll.mean())
+    scores = {
+        "mlm_loss": loss,
+        "mlm_perplexity": float(np.exp(loss)) if loss < 700 else float("inf"),
+        "mlm_accuracy": float(predictions.mlm_right.mean()),
+    }
+    if len(predictions.nsp_nll):
+        scores["nsp_loss"] = float(predictions.nsp_nll.mean())
+        scores["nsp_accuracy"] = float(predictions.nsp_right.mean())
+    return scores
+
+

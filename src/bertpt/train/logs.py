@@ -1,0 +1,75 @@
+"""Metrics of a run: ``metrics.jsonl`` (one object a line) and TensorBoard scalars under ``tb/``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from torch.utils.tensorboard import SummaryWriter
+
+from bertpt.errors import RequestError
+from bertpt.files import named_write_faults, write_file
+
+
+class MetricsLog:
+    """Appends metrics of a run; after a resume no step stands twice.
+
+    A NaN is written as ``null`` in the JSON (which knows none) and as NaN in TensorBoard.
+    """
+
+    def __init__(self, run: Path, start: int) -> None:
+        self.path = run / "metrics.jsonl"
+        self._drop_from(start)
+        with named_write_faults(self.path):
+            self._file = self.path.open("a", encoding="utf-8")
+            # Steps after the checkpoint were logged by the run that was interrupted; they come again.
+            self._board = SummaryWriter(str(run / "tb"), purge_step=start + 1 if start else None)
+
+    def _drop_from(self, start: int) -> None:
+        if not self.path.is_file():
+            return
+        kept = [entry for entry in read_metrics(self.path) if entry["step"] <= start]
+        write_file(self.path, "".join(json.dumps(entry) + "\n" for entry in kept))
+
+    def write(self, kind: str, step: int, values: Mapping[str, float]) -> None:
+        """Log ``values`` of update ``step``; ``kind`` (train, heldout) groups them."""
+        entry: dict[str, Any] = {"kind": kind, "step": step}
+        entry |= {name: value if value == value and abs(value) != float("inf") else None for name, value in values.items()}
+        with named_write_faults(self.path):
+            self._file.write(json.dumps(entry) + "\n")
+            self._file.flush()
+            for name, value in values.items():
+                self._board.add_scalar(f"{name}/{kind}", value, step)
+
+    def close(self) -> None:
+        """Flush and close both."""
+        with named_write_faults(self.path):
+            self._file.close()
+            self._board.close()
+
+    def __enter__(self) -> MetricsLog:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The entries of a ``metrics.jsonl``; an unfinished last line (a kill while writing) is left out.
+
+    Raises:
+        RequestError: another line is damaged; names it.
+    """
+    lines = path.read_text(encoding="utf-8").split("\n")
+    entries = []
+    for number, line in enumerate(lines[:-1], 1):
+        try:
+            entries.append(json.loads(line))
+        except ValueError as error:
+            raise RequestError(f"{path}:{number}: not a JSON object: {error}") from error
+    return entries

@@ -1,0 +1,72 @@
+"""AdamW with decay where it belongs, with or without bias correction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from bertpt.config.schema import Optimizer as OptimizerConfig
+
+
+def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Two groups by module type: weights of Linear and Embedding decay, biases and LayerNorm do not.
+
+    Names are not asked (a renamed norm would silently decay). Each parameter is in one group, once.
+    """
+    decayed = {
+        id(module.weight) for module in model.modules() if isinstance(module, nn.Linear | nn.Embedding)
+    }
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return [
+        {"params": [p for p in parameters if id(p) in decayed], "weight_decay": weight_decay},
+        {"params": [p for p in parameters if id(p) not in decayed], "weight_decay": 0.0},
+    ]
+
+
+def build_optimizer(model: nn.Module, config: OptimizerConfig) -> Optimizer:
+    """The configured optimizer over all parameters of ``model``."""
+    groups = parameter_groups(model, config.weight_decay)
+    if config.bias_correction:
+        return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)
+    return UncorrectedAdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps)
+
+
+class UncorrectedAdamW(Optimizer):
+    """Adam without bias correction, decoupled decay: ``AdamWeightDecayOptimizer`` of the released code.
+
+    m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;  w -= lr (m / (sqrt(v) + eps) + decay w).
+    """
+
+    def __init__(
+        self, params: Iterable[Any], *, lr: float, betas: tuple[float, float], eps: float, weight_decay: float = 0.0
+    ) -> None:
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """One update of every parameter that has a gradient."""
+        assert closure is None
+        for group in self.param_groups:
+            parameters: list[Tensor] = [p for p in group["params"] if p.grad is not None]
+            if not parameters:
+                continue
+            gradients: list[Tensor] = [p.grad for p in parameters if p.grad is not None]
+            for parameter in parameters:
+                if not self.state[parameter]:
+                    self.state[parameter] = {
+                        name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")
+                    }
+            first = [self.state[p]["exp_avg"] for p in parameters]
+            second = [self.state[p]["exp_avg_sq"] for p in parameters]
+            beta1, beta2 = group["betas"]
+            torch._foreach_lerp_(first, gradients, 1 - beta1)
+            torch._foreach_mul_(second, beta2)
+            torch._foreach_addcmul_(second, gradients, gradients, 1 - beta2)
+            denominator = torch._foreach_sqrt(second)
+            torch._foreach_add_(denominator, group["eps"])
+            torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
+            torch._foreach_addcdiv_(parameters, first, denominator, -group["lr"])

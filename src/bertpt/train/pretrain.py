@@ -1,0 +1,266 @@
+"""Pre-training: the loop over phases and updates, with logging, evaluation and checkpoints."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from bertpt.batch import Batch
+from bertpt.config import Config, plain
+from bertpt.config.schema import Phase
+from bertpt.data.baselines import unigram_entropy, unigram_probabilities
+from bertpt.data.loader import BatchStream
+from bertpt.data.locate import finished_store, tokenizer_dir
+from bertpt.data.paircheck import check_pairs
+from bertpt.data.store import TokenStore
+from bertpt.errors import BertptError, RequestError, Stopped
+from bertpt.model.pretraining import BertForPreTraining, pretraining_losses
+from bertpt.progress import Progress, say as say_stderr
+from bertpt.train.checkpoint import newest_checkpoint, restore, save_checkpoint
+from bertpt.train.evaluate import EVALUATION_SEED, heldout_scores, predict_heldout
+from bertpt.train.logs import MetricsLog
+from bertpt.train.optim import build_optimizer
+from bertpt.train.rundir import Run, create_or_resume
+from bertpt.train.schedule import learning_rate
+from bertpt.train.signals import StopFlag
+from bertpt.train.step import Terms, Totals, train_step
+
+
+def pretraining_objective(model: BertForPreTraining, batch: Batch) -> Terms:
+    """MLM and (with pairs) NSP loss terms and right predictions."""
+    output = model(batch)
+    losses = pretraining_losses(output, batch)
+    terms = {"mlm": losses.mlm}
+    correct = {"mlm": (output.mlm_logits.argmax(-1) == batch.masked_labels).sum()}
+    if losses.nsp is not None and output.nsp_logits is not None:
+        terms["nsp"] = losses.nsp
+        correct["nsp"] = (output.nsp_logits.argmax(-1) == batch.next_sentence_label).sum()
+    return Terms(terms, correct)
+
+
+def pretraining_counts(batch: Batch) -> dict[str, int]:
+    """Counts of the loss terms of ``pretraining_objective``."""
+    counts = {"mlm": batch.predictions}
+    return counts if batch.next_sentence_label is None else counts | {"nsp": batch.rows}
+
+
+def choose_device(name: str) -> torch.device:
+    """``auto`` is a GPU when there is one.
+
+    Raises:
+        RequestError: ``cuda`` was asked for and there is none.
+    """
+    if name == "cuda" and not torch.cuda.is_available():
+        raise RequestError("train.device: cuda was asked for, and torch sees no CUDA device; set auto or cpu")
+    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+@dataclass
+class _Position:
+    """Where a run stands: everything that a resume needs besides tensors."""
+
+    step: int = 0
+    starts: list[list[int]] = field(default_factory=list)  # of each phase: rows before each epoch so far
+
+
+class Pretraining:
+    """One run: what ``pretrain`` sets up, and its loop."""
+
+    def __init__(self, run: Run, store: TokenStore, say: Callable[[str], None]) -> None:
+        config = run.config
+        self.run, self.config, self.store, self.say = run, config, store, say
+        self.device = choose_device(config.train.device)
+        # Subnormal numbers (Adam's moments of rare tokens) are many times slower on CPUs and mean nothing.
+        torch.set_flush_denormal(True)
+        torch.manual_seed(config.train.seed)
+        self.model = BertForPreTraining(config.model, store.vocab_size, nsp=config.pairs.rule != "none").to(self.device)
+        self.optimizer: Optimizer = build_optimizer(self.model, config.train.optimizer)
+        self.position = _Position(starts=[[0] for _ in config.train.phases])
+        self.total = sum(phase.steps for phase in config.train.phases)
+        self._resume()
+
+    def _resume(self) -> None:
+        checkpoint = newest_checkpoint(self.run.directory, self.say)
+        if checkpoint is None:
+            return
+        restore(checkpoint, self.model, self.optimizer)
+        self.position = _Position(checkpoint.step, checkpoint.state["starts"])
+        if checkpoint.step < self.total:
+            self.say(f"going on from {checkpoint.directory} (update {checkpoint.step} of {self.total})")
+
+    def train(self) -> None:
+        """All updates that are left.
+
+        Raises:
+            Stopped: a signal came; the position was saved.
+            BertptError: the loss is no longer finite; the last checkpoint is as it was.
+        """
+        if self.position.step >= self.total:
+            return
+        with (
+            MetricsLog(self.run.directory, self.position.step) as log,
+            StopFlag() as stop,
+            Progress("pretrain", total=self.total, unit="updates", start=self.position.step) as progress,
+        ):
+            end = 0
+            for index, phase in enumerate(self.config.train.phases):
+                begin, end = end, end + phase.steps
+                if self.position.step < end:
+                    self._train_phase(index, phase, begin, log, stop, progress)
+
+    def _train_phase(
+        self, index: int, phase: Phase, begin: int, log: MetricsLog, stop: StopFlag, progress: Progress
+    ) -> None:
+        settings = self.config.train
+        stream = self.stream(phase, self.position.starts[index])
+        totals, clock = Totals.empty(), time.perf_counter()
+        for batches in self._updates(stream, phase, self.position.step - begin):
+            update = self.position.step
+            rate = learning_rate(update, self.total, settings.schedule, settings.optimizer.lr)
+            train_step(
+                self.model,
+                self.optimizer,
+                batches,
+                pretraining_objective,  # type: ignore[arg-type]
+                pretraining_counts,
+                totals,
+                weights={"mlm": 1.0, "nsp": settings.nsp_weight},
+                lr=rate,
+                clip=settings.clip,
+                precision=settings.precision,
+            )
+            self.position.step = step = update + 1
+            last = step == self.total
+            if step % settings.log_every == 0 or last:
+                self._log(log, progress, totals, rate, time.perf_counter() - clock)
+                totals, clock = Totals.empty(), time.perf_counter()
+            else:
+                progress.add()
+            paused = time.perf_counter()
+            if last or (settings.eval_every and step % settings.eval_every == 0):
+                log.write("heldout", step, self.evaluate(phase))
+            if last or step % settings.save_every == 0 or stop.requested:
+                stream.plans.locate((step - begin) * phase.batch_size)  # rows before each epoch, if workers planned it
+                self.position.starts[index] = list(stream.plans.starts)
+                path = self.save()
+            clock += time.perf_counter() - paused
+            if stop.requested and not last:
+                raise Stopped(f"stopped by {stop.requested} after update {step}; saved {path}; the same command goes on")
+
+    def stream(self, phase: Phase, starts: list[int]) -> BatchStream:
+        """Training rows of a phase, one micro-batch an item."""
+        return BatchStream.create(
+            self.store,
+            "train",
+            pairs=self.config.pairs,
+            masking=self.config.masking,
+            length=phase.length,
+            batch_size=phase.batch_size // phase.accumulate,
+            seed=self.config.train.seed,
+            cache=self.run.directory / "plans",
+            starts=list(starts),
+        )
+
+    def _updates(self, stream: BatchStream, phase: Phase, done: int) -> Iterator[list[Batch]]:
+        """The micro-batches of each update that is left in the phase, on the device."""
+        batches = stream.batches(
+            done * phase.accumulate,
+            phase.steps * phase.accumulate,
+            workers=self.config.train.workers,
+            pin=self.device.type == "cuda",
+        )
+        while micro := [batch.to(self.device) for batch in islice(batches, phase.accumulate)]:
+            yield micro
+
+    def _log(self, log: MetricsLog, progress: Progress, totals: Totals, rate: float, seconds: float) -> None:
+        values = totals.means()  # the one place that waits for the device
+        if not all(abs(value) < float("inf") for value in values.values()):
+            raise BertptError(
+                f"the loss is not finite at update {self.position.step} ({values}); lower train.optimizer.lr or"
+                " lengthen the warm-up. The last checkpoint is as it was."
+            )
+        assert totals.gradient_norm is not None
+        values |= {
+            "lr": rate,
+            "gradient_norm": float(totals.gradient_norm),
+            "tokens_per_second": totals.tokens / seconds,
+            "rows_per_second": totals.rows / seconds,
+            "padding_share": 1 - totals.tokens / totals.grid,
+        }
+        log.write("train", self.position.step, values)
+        shown = {"mlm": f"{values['mlm_loss']:.3f}", "tokens/s": f"{values['tokens_per_second']:,.0f}"}
+        if "nsp_accuracy" in values:
+            shown["nsp"] = f"{values['nsp_accuracy']:.1%}"
+        progress.add(1, **shown)
+
+    def evaluate(self, phase: Phase) -> dict[str, float]:
+        """Scores on the held-out rows at the phase's length."""
+        stream = heldout_stream(self.store, self.config, phase.length)
+        predictions = predict_heldout(
+            self.model, stream, max_rows=self.config.evaluate.max_rows, precision=self.config.train.precision
+        )
+        return heldout_scores(predictions)
+
+    def save(self) -> Path:
+        """Write a checkpoint of the present position."""
+        state: dict[str, Any] = {
+            "starts": self.position.starts,
+            "model": plain(self.config.model),
+            "vocab_size": self.store.vocab_size,
+            "nsp": self.config.pairs.rule != "none",
+        }
+        return save_checkpoint(
+            self.run.directory, self.position.step, self.model, self.optimizer, state, keep=self.config.train.keep
+        )
+
+
+def heldout_stream(store: TokenStore, config: Config, length: int) -> BatchStream:
+    """The fixed rows and masks of an evaluation; they do not depend on the run's seed or masking rate.
+
+    15% with 80/10/10 whatever training does: otherwise losses cannot be compared between runs.
+    """
+    return BatchStream.create(
+        store,
+        "heldout",
+        pairs=config.pairs,
+        masking=type(config.masking)(),
+        length=length,
+        batch_size=config.evaluate.batch_size,
+        seed=EVALUATION_SEED,
+    )
+
+
+def pretrain(config: Config, *, overwrite: bool = False, say: Callable[[str], None] = say_stderr) -> Run:
+    """Train the model of a configuration, or go on with the run of its name.
+
+    Returns:
+        The run, trained to its last update.
+
+    Raises:
+        RequestError: inputs are missing (names the command that makes them), or the run's directory
+            holds another configuration.
+        Stopped: interrupted after saving.
+    """
+    store = TokenStore.open(finished_store(config))
+    check_pairs(store.manifest, config.pairs.rule)
+    tokenizer = tokenizer_dir(config)
+    run = create_or_resume(config, {"store": store.manifest["fingerprint"]}, tokenizer, overwrite=overwrite)
+    training = Pretraining(run, store, say)
+    if training.position.step >= training.total:
+        say(f"{run.directory}: finished ({training.total} updates); nothing to do")
+        return run
+    special = torch.tensor(sorted(store.special_ids.values())).numpy()
+    entropy = unigram_entropy(unigram_probabilities(store.unigram, special))
+    say(
+        f"{run.directory}: {sum(p.numel() for p in training.model.parameters()):,} parameters on {training.device},"
+        f" {len(store.train.ids):,} tokens; a model without context ends near the unigram entropy {entropy:.2f} nats"
+    )
+    training.train()
+    return run

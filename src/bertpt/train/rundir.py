@@ -1,0 +1,114 @@
+"""The directory of a run: its resolved configuration, tokenizer, and what it was trained on."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertpt.config import Config, as_yaml, plain, validate
+from bertpt.config.yaml import parse_yaml
+from bertpt.errors import RequestError
+from bertpt.files import read_json, staged_directory, write_json
+
+# Changing these changes neither the result nor the data: a resumed run takes the new values.
+_FREE = {
+    "description",
+    "data_dir",
+    "runs_dir",
+    "train.workers",
+    "train.device",
+    "train.log_every",
+    "train.eval_every",
+    "train.save_every",
+    "train.keep",
+    "evaluate.max_rows",
+    "evaluate.batch_size",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """An opened run directory."""
+
+    directory: Path
+    config: Config
+    facts: dict[str, Any]
+
+    @property
+    def tokenizer(self) -> Path:
+        """The run's own copy of its tokenizer."""
+        return self.directory / "tokenizer"
+
+
+def run_path(config: Config) -> Path:
+    """Where the run of a configuration lives."""
+    return Path(config.runs_dir) / config.name
+
+
+def open_run(directory: Path) -> Run:
+    """Open an existing run.
+
+    Raises:
+        RequestError: there is none, or its configuration is damaged.
+    """
+    path = directory / "config.yaml"
+    if not path.is_file():
+        raise RequestError(f"{directory}: not a run directory (no config.yaml); `bertpt pretrain` makes one")
+    data = parse_yaml(path.read_text(encoding="utf-8"), str(path))
+    return Run(directory, validate(data), read_json(directory / "run.json"))
+
+
+def newest_run(runs_dir: Path) -> Path:
+    """The run that was written to last.
+
+    Raises:
+        RequestError: there is no run.
+    """
+    found = [path.parent for path in runs_dir.glob("*/run.json")]
+    if not found:
+        raise RequestError(f"{runs_dir}: holds no run; `bertpt pretrain` or `bertpt run` makes one")
+    return max(found, key=lambda run: max(p.stat().st_mtime for p in [run / "run.json", *run.glob("metrics.jsonl")]))
+
+
+def create_or_resume(config: Config, facts: dict[str, Any], tokenizer: Path, *, overwrite: bool) -> Run:
+    """Make the run's directory, or open the one that is there when it is of the same configuration.
+
+    Args:
+        facts: what must not change under a run besides its configuration: fingerprints of its inputs.
+
+    Raises:
+        RequestError: the directory holds another run; every differing key is listed, old and new value.
+    """
+    directory = run_path(config)
+    if directory.exists() and not overwrite:
+        if not (directory / "config.yaml").is_file():
+            raise RequestError(f"{directory}: exists and is not a run; set another name (--set name=NAME)")
+        run = open_run(directory)
+        _refuse_other(run, config, facts)
+        return Run(directory, config, facts)
+    with staged_directory(directory) as aside:
+        (aside / "config.yaml").write_text(as_yaml(config), encoding="utf-8")
+        shutil.copytree(tokenizer, aside / "tokenizer")
+        write_json(aside / "run.json", facts)
+    return Run(directory, config, facts)
+
+
+def _refuse_other(run: Run, config: Config, facts: dict[str, Any]) -> None:
+    old, new = _flat(plain(run.config) | {"inputs": run.facts}), _flat(plain(config) | {"inputs": facts})
+    differing = [key for key in sorted(old.keys() | new.keys()) if key not in _FREE and old.get(key) != new.get(key)]
+    if differing:
+        lines = [f"{run.directory}: is a run of another configuration; --overwrite starts it again,"
+                 f" --set name=NAME keeps both. Differing:"]
+        raise RequestError(lines + [f"  {key}: {old.get(key)!r} there, {new.get(key)!r} now" for key in differing])
+
+
+def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    if isinstance(value, dict):
+        items = value.items()
+    elif isinstance(value, list):
+        items = ((str(i), item) for i, item in enumerate(value))  # type: ignore[assignment]
+    else:
+        return {prefix: value}
+    return {k: v for key, item in items for k, v in _flat(item, f"{prefix}.{key}" if prefix else str(key)).items()}
