@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bertpt.config.schema import AnySource, FilesSource
-from bertpt.data.gather import Gathered
+from bertpt.data.gather import HELDOUT, Gathered
 from bertpt.data.sources import local_files
 from bertpt.errors import BertptError
 
@@ -79,10 +79,10 @@ def warnings(source: Gathered, distinct: int, by_blank_line: bool, lines_are_sen
             f"{one_line / total:.0%} of {total:,} documents are a single line; if blank lines part paragraphs here,"
             " set documents: file or heading"
         )
-    if total == 1:
+    if sum(side != HELDOUT for side in source.sides) == 1:
         found.append(
-            "only one document: a random next sentence needs another one; were the blank lines between documents lost?"
-            " documents: heading finds them by their first line, pairs.rule=none trains without pairs"
+            "only one document to train on: a random next sentence needs another one; were the blank lines"
+            " between documents lost? documents: heading finds them by their first line, pairs.rule=none trains without pairs"
         )
     if (copies := 1 - distinct / total) > _WARN_SHARE:
         found.append(f"{copies:.0%} of the documents repeat another one word for word")

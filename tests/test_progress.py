@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import io
+
+from bertpt.progress import Progress
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_without_a_terminal_plain_lines_come_at_an_interval() -> None:
+    out, clock = io.StringIO(), Clock()
+    with Progress("prepare", unit="documents", total=40, stream=out, clock=clock) as progress:
+        for _ in range(30):
+            clock.now += 1
+            progress.add()
+        progress.note("a note")
+    assert out.getvalue().split("\n") == [
+        "prepare: 10 of 40 (25%) documents, 1/s, about 30 s left",
+        "prepare: 20 of 40 (50%) documents, 1/s, about 20 s left",
+        "prepare: 30 of 40 (75%) documents, 1/s, about 10 s left",
+        "a note",
+        "",
+    ]
+    assert "\r" not in out.getvalue()
+
+
+def test_short_or_hidden_work_leaves_nothing() -> None:
+    out, clock = io.StringIO(), Clock()
+    with Progress("x", stream=out, clock=clock) as progress:
+        progress.add(1000)
+    with Progress("x", stream=out, clock=clock, shown=False) as progress:
+        clock.now += 100
+        progress.add(1000)
+    assert out.getvalue() == ""
+
+
+def test_a_terminal_gets_a_bar_and_notes_through_ones_own_printer() -> None:
+    out, said = Terminal(), list[str]()
+    with Progress("prepare", unit="documents", total=4, stream=out) as progress:
+        progress.add(3)
+        progress.note("a note", said.append)
+        progress.note("another")
+    assert "\r" in out.getvalue()
+    assert "75%" in out.getvalue()
+    assert " documents/s" in out.getvalue()
+    assert "another\n" in out.getvalue()
+    assert said == ["a note"]
