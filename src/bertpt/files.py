@@ -168,7 +168,8 @@ def read_manifest(directory: Path) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     manifest = read_json(path)
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT_VERSION:
+    known = isinstance(manifest, dict) and manifest.get("format") == FORMAT_VERSION
+    if not known or not isinstance(manifest.get("files"), dict):
         raise RequestError(f"{path}: format {FORMAT_VERSION} expected; remove {directory} and make it again")
     for name, facts in manifest["files"].items():
         file = directory / name

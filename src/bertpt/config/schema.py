@@ -21,11 +21,11 @@ def _no_switch(value: Any) -> Any:
     return value
 
 
-Whole = Annotated[int, BeforeValidator(_no_switch)]
-Number = Annotated[float, BeforeValidator(_no_switch)]
-Positive = Annotated[Whole, Field(gt=0)]
-Count = Annotated[Whole, Field(ge=0)]
-Share = Annotated[Number, Field(ge=0.0, le=1.0)]
+NoSwitch = BeforeValidator(_no_switch)
+Positive = Annotated[int, Field(gt=0), NoSwitch]
+Count = Annotated[int, Field(ge=0), NoSwitch]
+Beta = Annotated[float, Field(ge=0.0, lt=1.0), NoSwitch]
+Share = Annotated[float, Field(ge=0.0, le=1.0), NoSwitch]
 
 
 class Section(BaseModel):
@@ -131,7 +131,7 @@ class Limit(Section):
 class Heldout(Section):
     """Documents that are never trained on."""
 
-    share: Annotated[Number, Field(ge=0.0, lt=1.0)] = Field(
+    share: Annotated[float, Field(ge=0.0, lt=1.0), NoSwitch] = Field(
         0.05, description="Share of each source's documents, chosen by the hash of their text."
     )
     min_documents: Positive = Field(8, description="At least so many of each source, or a refusal.")
@@ -180,7 +180,9 @@ class Tokenizer(Section):
     """WordPiece vocabulary: trained on the corpus, or a given one."""
 
     from_: str | None = Field(None, alias="from", description="A vocab.txt or a tokenizer folder to use as it is.")
-    vocab_size: Annotated[Whole, Field(ge=6)] = Field(30522, description="At most so many entries, specials included.")
+    vocab_size: Annotated[int, Field(ge=6), NoSwitch] = Field(
+        30522, description="At most so many entries, specials included."
+    )
     lowercase: bool = Field(True, description="Uncased model: letters are lower-cased.")
     strip_accents: bool | None = Field(None, description="Remove accents; default: as lowercase.")
     handle_chinese_chars: bool = Field(True, description="Each CJK character is a word.")
@@ -214,7 +216,9 @@ class Pairs(Section):
 class Masking(Section):
     """Which tokens are predicted and what stands in their place."""
 
-    rate: Annotated[Number, Field(gt=0.0, le=0.9)] = Field(0.15, description="Share of maskable tokens predicted.")
+    rate: Annotated[float, Field(gt=0.0, le=0.9), NoSwitch] = Field(
+        0.15, description="Share of maskable tokens predicted."
+    )
     mask_share: Share = Field(0.8, description="Of these, replaced by [MASK].")
     random_share: Share = Field(0.1, description="Of these, replaced by a random token; the rest stay.")
     whole_word: bool = Field(False, description="Choose whole words; all their pieces are predicted.")
@@ -235,8 +239,8 @@ class Model(Section):
     attention_probs_dropout_prob: Share = 0.1
     max_position_embeddings: Positive = 512
     type_vocab_size: Positive = 2
-    initializer_range: Annotated[Number, Field(gt=0.0)] = 0.02
-    layer_norm_eps: Annotated[Number, Field(gt=0.0)] = 1e-12
+    initializer_range: Annotated[float, Field(gt=0.0), NoSwitch] = 0.02
+    layer_norm_eps: Annotated[float, Field(gt=0.0), NoSwitch] = 1e-12
     pad_vocab_to_multiple_of: Positive = Field(
         1, description="Rows of the token embedding; extra rows are never predicted nor drawn."
     )
@@ -253,7 +257,7 @@ class Model(Section):
 class Phase(Section):
     """A part of the run at one sequence length."""
 
-    length: Annotated[Whole, Field(ge=8)] = Field(128, description="Most tokens in a row, specials included.")
+    length: Annotated[int, Field(ge=8), NoSwitch] = Field(128, description="Most tokens in a row, specials included.")
     steps: Positive = Field(description="Updates in this phase.")
     batch_size: Positive = Field(256, description="Rows in one update, over all devices and micro-batches.")
     accumulate: Positive = Field(1, description="Micro-batches that one update is computed in; same result.")
@@ -262,10 +266,10 @@ class Phase(Section):
 class Optimizer(Section):
     """AdamW with decoupled weight decay (not on biases and LayerNorm)."""
 
-    lr: Annotated[Number, Field(gt=0.0)] = Field(1e-4, description="Peak learning rate.")
-    betas: tuple[Annotated[Number, Field(ge=0, lt=1)], Annotated[Number, Field(ge=0, lt=1)]] = (0.9, 0.999)
-    eps: Annotated[Number, Field(gt=0.0)] = 1e-6
-    weight_decay: Annotated[Number, Field(ge=0.0)] = 0.01
+    lr: Annotated[float, Field(gt=0.0), NoSwitch] = Field(1e-4, description="Peak learning rate.")
+    betas: tuple[Beta, Beta] = (0.9, 0.999)
+    eps: Annotated[float, Field(gt=0.0), NoSwitch] = 1e-6
+    weight_decay: Annotated[float, Field(ge=0.0), NoSwitch] = 0.01
     bias_correction: bool = Field(True, description="false: Google's released optimizer.")
 
 
@@ -282,8 +286,8 @@ class Train(Section):
     phases: Annotated[list[Phase], Field(min_length=1)]
     optimizer: Optimizer = Optimizer()
     schedule: Schedule = Schedule()
-    clip: Annotated[Number, Field(gt=0.0)] = Field(1.0, description="Largest global norm of the gradient.")
-    nsp_weight: Annotated[Number, Field(ge=0.0)] = Field(1.0, description="Weight of the next-sentence loss.")
+    clip: Annotated[float, Field(gt=0.0), NoSwitch] = Field(1.0, description="Largest global norm of the gradient.")
+    nsp_weight: Annotated[float, Field(ge=0.0), NoSwitch] = Field(1.0, description="Weight of the next-sentence loss.")
     precision: Literal["fp32", "bf16"] = "fp32"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     seed: Count = Field(0, description="Initial weights, pairs, masks, order and dropout follow from it.")

@@ -62,8 +62,13 @@ class _Dumper(yaml.SafeDumper):
     """Text of several lines as a block."""
 
 
+# YAML 1.1 takes these for line ends; only double quotes keep them.
+_ODD_LINE_ENDS = re.compile("[\r\x85\u2028\u2029]")
+
+
 def _text(dumper: yaml.SafeDumper, value: str) -> yaml.Node:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
+    style = '"' if _ODD_LINE_ENDS.search(value) else "|" if "\n" in value else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
 
 
 _Dumper.add_representer(str, _text)
