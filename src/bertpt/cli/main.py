@@ -31,7 +31,7 @@ app = typer.Typer(
 
 @app.callback(
     invoke_without_command=True,
-    epilog=options.examples("bertpt config list", "bertpt config show tiny"),
+    epilog=options.examples("bertpt run --config demo", "bertpt pretrain --config base.yaml", "bertpt config list"),
 )
 def _root(
     context: typer.Context,
