@@ -1,0 +1,1 @@
+"""Kinds of sources: each module reads one of them into raw documents."""

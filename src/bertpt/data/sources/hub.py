@@ -249,7 +249,7 @@ def fingerprint_inputs(source: HubSource, reading: Reading) -> str:
 def read(source: HubSource, reading: Reading) -> Iterator[RawDocument]:
     """Yield the documents of ``validation_split``, held out, then those of ``split``.
 
-    ``reading.max_documents`` holds for each split.
+    ``reading.max_documents`` ends the held-out part early; whoever reads stops within the other.
 
     Raises:
         SourceUnreachable: the hub does not answer and its files are not in the cache.
@@ -262,5 +262,5 @@ def read(source: HubSource, reading: Reading) -> Iterator[RawDocument]:
         heldout = False
         for document in islice(_read_split(source, source.validation_split, reading), reading.max_documents):
             yield replace(document, heldout=True)
-    for document in islice(_read_split(source, source.split, reading), reading.max_documents):
+    for document in _read_split(source, source.split, reading):
         yield replace(document, heldout=heldout)
