@@ -44,6 +44,8 @@ def language_code(language: str) -> str:
     for candidate in (code, code.partition("-")[0]):
         if candidate in LANGUAGES:
             return candidate
-    near = [_NAMES[code]] if code in _NAMES else difflib.get_close_matches(code, sorted(LANGUAGES), 3, 0.4)
+    near = [_NAMES[name] for name in difflib.get_close_matches(code, _NAMES, 1, 0.8)]
+    if not near and len(code) <= 3:
+        near = difflib.get_close_matches(code, sorted(LANGUAGES), 3, 0.4)
     hint = f"; did you mean {' or '.join(near)}?" if near else "; codes look like en, de, pt or zh"
     raise RequestError(f"corpus.language: no language has the code {language!r}{hint}")

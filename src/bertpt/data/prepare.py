@@ -29,7 +29,7 @@ _TOP_UNKNOWN = 20
 
 
 def prepare(
-    config: Config, *, overwrite: bool = False, say: Callable[[str], None] = say_line, show_progress: bool = True
+    config: Config, *, overwrite: bool = False, say: Callable[[str], None] = say_line, progress: bool = True
 ) -> StageResult:
     """Encode all documents once, for every length, pair rule and mask.
 
@@ -44,7 +44,7 @@ def prepare(
     tokenizer = load_tokenizer(tokenizer_dir(config))
     encoder = Encoder(tokenizer, config.corpus.language, config.corpus.sentences, config.corpus.min_sentences, {})
     with staged_directory(directory) as aside:
-        counts = _write(aside, documents_dir(config), encoder, show_progress)
+        counts = _write(aside, documents_dir(config), encoder, progress)
         settings |= {
             "vocab_size": tokenizer.vocab_size,
             "dtype": id_dtype(tokenizer.vocab_size).name,
@@ -58,12 +58,12 @@ def prepare(
     return StageResult(directory, manifest, skipped=False)
 
 
-def _write(aside: Path, documents: Path, encoder: Encoder, show_progress: bool) -> dict[str, Any]:
+def _write(aside: Path, documents: Path, encoder: Encoder, shown: bool) -> dict[str, Any]:
     counts: dict[str, Any] = {}
     total = sum(corpus_size(documents, split).documents for split in SPLITS)
     with (
         StoreWriter(aside, encoder.tokenizer.continues_word) as writer,
-        Progress("prepare", unit="documents", total=total, shown=show_progress) as progress,
+        Progress("prepare", unit="documents", total=total, shown=shown) as progress,
     ):
         for split in SPLITS:
             read = encoder.encode_split(_counted(documents, split, progress), writer.split(split))

@@ -22,9 +22,9 @@ def split_sentences(text: str, language: str, mode: Literal["split", "lines"] = 
 
     A sentence never goes over the end of a line. Apart from white space between sentences no character is lost.
     """
-    code = language_code(language)
     lines = text.split("\n")
     if mode == "split":
+        code = language_code(language)
         lines = [part for line in lines if line for part in _join_fragments(segment(code, line))]
     return [sentence for sentence in map(str.strip, lines) if sentence]
 

@@ -28,7 +28,7 @@ _CASED_WARNING = 100  # entries with capitals in a vocabulary that is used for l
 
 
 def train_tokenizer(
-    config: Config, *, overwrite: bool = False, say: Callable[[str], None] = say_line, show_progress: bool = True
+    config: Config, *, overwrite: bool = False, say: Callable[[str], None] = say_line, progress: bool = True
 ) -> StageResult:
     """Train the vocabulary that the configuration asks for, or copy the given one.
 
@@ -48,7 +48,7 @@ def train_tokenizer(
         _say_given(tokens, flags, config, say)
     else:
         flags = normalising_of(config.tokenizer)
-        tokens, counts = _train(config, flags, say, show_progress)
+        tokens, counts = _train(config, flags, say, progress)
     with staged_directory(directory) as aside:
         save(aside, tokens, flags)
         _check(aside, tokens)
@@ -107,11 +107,11 @@ class _Sample:
 
 
 def _train(
-    config: Config, flags: Normalising, say: Callable[[str], None], show_progress: bool
+    config: Config, flags: Normalising, say: Callable[[str], None], shown: bool
 ) -> tuple[list[str], dict[str, Any]]:
     chosen = config.tokenizer
     sample = _Sample(documents_dir(config), chosen.sample_bytes, chosen.seed)
-    with Progress("train-tokenizer", unit="documents", shown=show_progress) as progress:
+    with Progress("train-tokenizer", unit="documents", shown=shown) as progress:
         counted = count_words(sample.texts(progress), flags)
     if not counted.words:
         raise RequestError(f"{sample.directory}: no words in {sample.documents:,} training documents")
