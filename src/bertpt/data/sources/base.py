@@ -16,7 +16,7 @@ class SourceUnreachable(BertptError):
 
 @dataclass(frozen=True, slots=True)
 class RawDocument:
-    """A document as its source gives it: lines separated by ``\\n``, not yet cleaned.
+    r"""A document as its source gives it: lines separated by ``\n``, not yet cleaned.
 
     ``heldout`` is ``None`` where the split is ours to make, else the source's own choice. A source that
     holds out documents of its own yields them first, so that a limit can end the reading.
