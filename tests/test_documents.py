@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertpt.data.documents import (
@@ -30,6 +30,7 @@ def test_any_blank_line_ends_a_document(blank: str) -> None:
     assert pairs(documents_by_blank_line(lines, "x")) == [("x#1", "a\nb"), ("x#2", "c")]
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(["", "a", "b c"])))
 def test_blank_lines_lose_no_line_and_keep_the_order(lines: list[str]) -> None:
     found = list(documents_by_blank_line(lines, "x"))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from hypothesis import assume, example, given
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from bertpt.data.lines import clean_line, is_blank, read_lines, split_lines
@@ -252,6 +252,7 @@ def test_every_kind_of_blank_line_is_blank(line: str) -> None:
     assert clean_line(line) == ""
 
 
+@settings(deadline=None)
 @given(st.text(st.characters()))
 def test_cleaning_is_idempotent_and_agrees_with_blank(line: str) -> None:
     cleaned = clean_line(line)
@@ -289,6 +290,7 @@ def outcome(data: bytes, errors: str, chunk: int) -> tuple[object, ...]:
         return (str(error),)
 
 
+@settings(deadline=None)
 @given(_BYTES, st.sampled_from(["strict", "replace"]), st.integers(1, 9))
 @example(b"\xff\xfe\x00\xd8", "replace", 1)
 @example(b"\xff\xfe\x00\x00\r\x00\x00\x00\n", "replace", 2)
@@ -299,6 +301,7 @@ def test_any_bytes_give_lines_or_one_fault_whatever_the_chunks(data: bytes, erro
         assert re.match(r"corpus\.txt: [^\n]+\Z", str(whole[0]))
 
 
+@settings(deadline=None)
 @given(_BYTES, st.sampled_from(["strict", "replace"]))
 def test_plain_utf8_reads_as_pythons_text_layer_does(data: bytes, errors: str) -> None:
     assume(data[:2] not in (b"\xff\xfe", b"\xfe\xff") and data[:4] != b"\x00\x00\xfe\xff" and not packed_kind(data))
@@ -311,6 +314,7 @@ def test_plain_utf8_reads_as_pythons_text_layer_does(data: bytes, errors: str) -
     assert result[0] == expected or "looks like" in str(result[0])
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_splitting_a_text_agrees_with_reading_it(text: str) -> None:
     text = text.encode("utf-8", "replace").decode()

@@ -82,7 +82,8 @@ def warnings(source: Gathered, distinct: int, by_blank_line: bool, lines_are_sen
     if sum(side != HELDOUT for side in source.sides) == 1:
         found.append(
             "only one document to train on: a random next sentence needs another one; were the blank lines"
-            " between documents lost? documents: heading finds them by their first line, pairs.rule=none trains without pairs"
+            " between documents lost? documents: heading finds them by their first line, pairs.rule=none"
+            " trains without pairs"
         )
     if (copies := 1 - distinct / total) > _WARN_SHARE:
         found.append(f"{copies:.0%} of the documents repeat another one word for word")
