@@ -2,24 +2,76 @@
 
 from __future__ import annotations
 
+import dataclasses
+import shlex
+import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from bertpt.config import Config
+from bertpt.config import Config, plain
 from bertpt.config.schema import DocstringsSource, FilesSource, Heldout, Limit
 from bertpt.data.download import download
+from bertpt.data.locate import documents_dir, finished_store, tokenizer_dir
 from bertpt.data.prepare import prepare
+from bertpt.data.store import TokenStore
 from bertpt.data.tokenizer import train_tokenizer
 from bertpt.progress import say as say_line
+from bertpt.files import fingerprint, read_json, write_json
+from bertpt.predict import Filled, Predictor, Sample, heldout_samples
+from bertpt.train.checkpoint import checkpoints
 from bertpt.train.evaluation import Evaluation, evaluate_run
 from bertpt.train.pretrain import pretrain
+from bertpt.train.rundir import Run
 
 Say = Callable[[str], None]
 
 
-def run_pipeline(config: Config, *, overwrite: bool = False, say: Say = say_line) -> Evaluation:
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a finished pipeline has made: scores, sentences with a filled [MASK], and where everything lies."""
+
+    evaluation: Evaluation
+    samples: list[Sample]
+    places: dict[str, Path]
+
+    @classmethod
+    def from_dict(cls, value: dict[str, Any]) -> Summary:
+        """The inverse of ``as_dict``."""
+        samples = [Sample(**sample | {"filled": Filled(**sample["filled"])}) for sample in value["samples"]]
+        places = {name: Path(path) for name, path in value["places"].items()}
+        return cls(Evaluation.from_dict(value), samples, places)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        samples = [dataclasses.asdict(sample) for sample in self.samples]
+        places = {name: str(path) for name, path in self.places.items()}
+        return self.evaluation.as_dict() | {"samples": samples, "places": places}
+
+    def table(self) -> str:
+        """Everything as lines of text, and what to type next."""
+        lines = [self.evaluation.table(), "", "Held-out sentences with one word masked:"]
+        for sample in self.samples:
+            guesses = ", ".join(
+                f"{token} {share:.0%}"
+                for token, share in zip(sample.filled.tokens, sample.filled.probabilities, strict=True)
+            )
+            lines += [f"  {sample.text}", f"    model: {guesses}; original: {sample.original}"]
+        lines += ["", "Made:"] + [f"  {name:<12}{path}" for name, path in self.places.items()]
+        run = self.places["run"]
+        python = Path(sys.executable)
+        if python.is_relative_to(Path.cwd()):
+            python = python.relative_to(Path.cwd())
+        board = f"{shlex.quote(str(python))} -m tensorboard.main --logdir {shlex.quote(str(run / 'tb'))}"
+        return "\n".join([*lines, "", f"Curves:  {board}", f"Try it:  bertpt predict fill-mask {_EXAMPLE} --run {run}"])
+
+
+_EXAMPLE = "'in the beginning [MASK] created the heavens'"
+
+def run_pipeline(config: Config, *, overwrite: bool = False, say: Say = say_line) -> Summary:
     """Make every stage that is missing or out of date, train, evaluate.
 
     A finished stage with unchanged inputs and settings is skipped with one line.
@@ -39,13 +91,37 @@ def run_pipeline(config: Config, *, overwrite: bool = False, say: Say = say_line
     say(f"[{len(_STAGES) + 1}/{len(_STAGES) + 2}] pre-training")
     run = pretrain(config, overwrite=overwrite, say=say)
     say(f"[{len(_STAGES) + 2}/{len(_STAGES) + 2}] evaluation")
-    return evaluate_run(run.directory, data_dir=Path(config.data_dir), say=say)
+    return _summary(config, run, say)
+
+
+def _summary(config: Config, run: Run, say: Say) -> Summary:
+    """Evaluate the finished run, unless ``summary.json`` is of this very checkpoint, store and evaluation."""
+    store = TokenStore.open(finished_store(config))
+    path = run.directory / "summary.json"
+    steps = checkpoints(run.directory)[-1][0]
+    key = fingerprint([store.manifest["fingerprint"], steps, plain(config)])
+    if path.is_file() and (known := read_json(path)).get("key") == key:
+        say(f"{path}: up to date")
+        return Summary.from_dict(known)
+    summary = Summary(
+        evaluate_run(run.directory, data_dir=Path(config.data_dir), say=say),
+        heldout_samples(Predictor.from_run(run.directory, say=say), store),
+        {
+            "documents": documents_dir(config),
+            "tokenizer": tokenizer_dir(config),
+            "store": store.directory,
+            "run": run.directory,
+            "scores": run.directory / "eval.json",
+        },
+    )
+    write_json(path, {"key": key} | summary.as_dict())
+    return summary
 
 
 _STAGES = (("corpus", download), ("tokenizer", train_tokenizer), ("token store", prepare))
 
 
-def dry_run(config: Config, *, say: Say = say_line) -> Evaluation:
+def dry_run(config: Config, *, say: Say = say_line) -> Summary:
     """Prove a configuration in seconds: the whole path on a handful of documents, in a folder that is removed.
 
     Local files are read in part; what would have to be downloaded is stood in for by documentation text of the

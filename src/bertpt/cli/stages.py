@@ -32,9 +32,9 @@ def _say(quiet: bool) -> Callable[[str], None]:
 def _dry(configuration: Configuration, quiet: bool, as_json: bool) -> None:
     from bertpt.pipeline import dry_run
 
-    evaluation = dry_run(configuration, say=_say(quiet))
+    summary = dry_run(configuration, say=_say(quiet))
     line = f"{configuration.name}: dry run passed (1 update of 2 rows, 1 evaluation, 1 save; everything was removed again)"
-    typer.echo(json.dumps({"name": configuration.name, "dry_run": True} | evaluation.scores) if as_json else line)
+    typer.echo(json.dumps({"name": configuration.name, "dry_run": True} | summary.evaluation.scores) if as_json else line)
 
 
 def _stage_command(stage: str, module: str, example: str) -> Callable[..., None]:

@@ -70,7 +70,8 @@ def predict_heldout(
             logits = output.mlm_logits.float()
             mlm_nll.append(nn.functional.cross_entropy(logits, batch.masked_labels, reduction="none").double().cpu())
             mlm_right.append((logits.argmax(-1) == batch.masked_labels).cpu())
-            assert host.masked_positions is not None and host.masked_labels is not None
+            assert host.masked_positions is not None
+            assert host.masked_labels is not None
             row = torch.bucketize(host.masked_positions, host.first, right=True) - 1
             per_row.append(torch.bincount(row, minlength=host.rows))
             second.append(host.token_type_ids[host.masked_positions] == 1)
@@ -93,16 +94,16 @@ def predict_heldout(
 
 
 def heldout_scores(predictions: Predictions) -> dict[str, float]:
-    """Mean losses (nats), perplexity (``inf`` above e**700) and accuracies, each weighted by its own count."""
+    """Mean losses (nats), perplexity (``inf`` above e**709) and accuracies, each weighted by its own count."""
     loss = float(predictions.mlm_nll.mean())
+    with np.errstate(over="ignore"):
+        perplexity = float(np.exp(loss))
     scores = {
         "mlm_loss": loss,
-        "mlm_perplexity": float(np.exp(loss)) if loss < 700 else float("inf"),
+        "mlm_perplexity": perplexity,
         "mlm_accuracy": float(predictions.mlm_right.mean()),
     }
     if len(predictions.nsp_nll):
         scores["nsp_loss"] = float(predictions.nsp_nll.mean())
         scores["nsp_accuracy"] = float(predictions.nsp_right.mean())
     return scores
-
-

@@ -42,6 +42,14 @@ class Evaluation:
             value[part] = {name: v if np.isfinite(v) else None for name, v in value[part].items()}
         return value
 
+    @classmethod
+    def from_dict(cls, value: dict[str, Any]) -> Evaluation:
+        """The inverse of ``as_dict``; other keys are passed over."""
+        own = {field.name: value[field.name] for field in dataclasses.fields(cls)}
+        for part in ("scores", "baselines"):
+            own[part] = {name: float("nan") if v is None else v for name, v in own[part].items()}
+        return cls(**own)
+
     def table(self) -> str:
         """The figures as lines of text, each beside its baselines."""
         return "\n".join(_lines(self))
