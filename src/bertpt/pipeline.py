@@ -144,7 +144,7 @@ def _reduced(config: Config, folder: Path) -> Config:
         }
     )
     phases = [phase.model_copy(update={"steps": 1, "batch_size": 2, "accumulate": 1}) for phase in config.train.phases]
-    schedule = config.train.schedule.model_copy(update={"warmup_steps": 0})
+    schedule = config.train.schedule.model_copy(update={"warmup_steps": 0, "warmup_ratio": 0.0})
     return config.model_copy(
         update={
             "data_dir": str(folder / "data"),

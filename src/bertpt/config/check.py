@@ -64,11 +64,17 @@ def _train(config: Config) -> Iterator[Impossible]:
                 f" the nearest that does is {nearest}",
             )
     total = sum(phase.steps for phase in phases)
-    if config.train.schedule.warmup_steps >= total:
+    schedule = config.train.schedule
+    if schedule.warmup_steps is not None and schedule.warmup_steps >= total:
         yield Impossible(
             ("train.schedule.warmup_steps", "train.phases"),
-            f"train.schedule.warmup_steps: {config.train.schedule.warmup_steps} must be below the {total} steps of"
+            f"train.schedule.warmup_steps: {schedule.warmup_steps} must be below the {total} steps of"
             f" all phases; {total // 10} would be a tenth",
+        )
+    if schedule.warmup_steps is not None and schedule.warmup_ratio:
+        yield Impossible(
+            ("train.schedule.warmup_steps", "train.schedule.warmup_ratio"),
+            "train.schedule: warmup_steps and warmup_ratio are both set; remove one",
         )
 
 

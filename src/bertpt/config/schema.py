@@ -277,7 +277,14 @@ class Schedule(Section):
     """Learning rate over the updates of all phases."""
 
     kind: Literal["linear", "constant"] = Field("linear", description="After the warm-up: linear to zero, or constant.")
-    warmup_steps: Count = 0
+    warmup_steps: Count | None = Field(None, description="Updates of rising rate; or give warmup_ratio.")
+    warmup_ratio: Annotated[float, Field(ge=0.0, lt=1.0)] = Field(
+        0.0, description="The same as a share of all updates, so that it follows when steps are changed."
+    )
+
+    def warmup(self, total: int) -> int:
+        """Updates of warm-up in a run of ``total``."""
+        return int(self.warmup_ratio * total) if self.warmup_steps is None else self.warmup_steps
 
 
 class Train(Section):
@@ -288,7 +295,9 @@ class Train(Section):
     schedule: Schedule = Schedule()
     clip: Annotated[float, Field(gt=0.0), NoSwitch] = Field(1.0, description="Largest global norm of the gradient.")
     nsp_weight: Annotated[float, Field(ge=0.0), NoSwitch] = Field(1.0, description="Weight of the next-sentence loss.")
-    precision: Literal["fp32", "bf16"] = "fp32"
+    precision: Literal["auto", "fp32", "bf16"] = Field(
+        "auto", description="auto: bf16 on a GPU that has it, fp32 on a CPU (bf16 is no faster there, or far slower)."
+    )
     device: Literal["auto", "cpu", "cuda"] = "auto"
     seed: Count = Field(0, description="Initial weights, pairs, masks, order and dropout follow from it.")
     workers: Count = Field(0, description="Loader processes; the batches are the same for any number.")

@@ -67,11 +67,12 @@ def predict_heldout(
             batch = host.to(device)
             with autocast(device, precision):
                 output = model(batch)
+            assert host.masked_positions is not None
+            assert host.masked_labels is not None
+            assert batch.masked_labels is not None
             logits = output.mlm_logits.float()
             mlm_nll.append(nn.functional.cross_entropy(logits, batch.masked_labels, reduction="none").double().cpu())
             mlm_right.append((logits.argmax(-1) == batch.masked_labels).cpu())
-            assert host.masked_positions is not None
-            assert host.masked_labels is not None
             row = torch.bucketize(host.masked_positions, host.first, right=True) - 1
             per_row.append(torch.bincount(row, minlength=host.rows))
             second.append(host.token_type_ids[host.masked_positions] == 1)

@@ -19,7 +19,7 @@ from bertpt.model.pretraining import BertForPreTraining
 from bertpt.progress import say as say_line
 from bertpt.train.checkpoint import newest_checkpoint, restore
 from bertpt.train.evaluate import Predictions, heldout_scores, predict_heldout
-from bertpt.train.pretrain import choose_device, heldout_stream
+from bertpt.train.pretrain import choose_device, choose_precision, heldout_stream
 from bertpt.train.rundir import open_run
 
 
@@ -80,12 +80,12 @@ def evaluate_run(
         raise RequestError(f"{directory}: has no checkpoint yet; `bertpt pretrain` goes on with it")
     model = BertForPreTraining(config.model, store.vocab_size, nsp=config.pairs.rule != "none")
     restore(checkpoint, model)
-    model.to(choose_device(config.train.device))
+    device = choose_device(config.train.device)
+    model.to(device)
     length = config.train.phases[-1].length
     stream = heldout_stream(store, config, length)
-    predictions = predict_heldout(
-        model, stream, max_rows=max_rows or config.evaluate.max_rows, precision=config.train.precision
-    )
+    precision = choose_precision(config.train.precision, device)
+    predictions = predict_heldout(model, stream, max_rows=max_rows or config.evaluate.max_rows, precision=precision)
     scores, beside = compare(store, predictions)
     result = Evaluation(
         str(directory), checkpoint.step, length, len(predictions.rows), len(predictions.labels), scores, beside

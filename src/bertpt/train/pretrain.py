@@ -62,6 +62,13 @@ def choose_device(name: str) -> torch.device:
     return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
 
 
+def choose_precision(name: str, device: torch.device) -> str:
+    """``auto`` is bf16 on a GPU that computes in it, else fp32."""
+    if name != "auto":
+        return name
+    return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
+
+
 @dataclass
 class _Position:
     """Where a run stands: everything that a resume needs besides tensors."""
@@ -77,6 +84,7 @@ class Pretraining:
         config = run.config
         self.run, self.config, self.store, self.say = run, config, store, say
         self.device = choose_device(config.train.device)
+        self.precision = choose_precision(config.train.precision, self.device)
         # Subnormal numbers (Adam's moments of rare tokens) are many times slower on CPUs and mean nothing.
         torch.set_flush_denormal(True)
         torch.manual_seed(config.train.seed)
@@ -134,7 +142,7 @@ class Pretraining:
                 weights={"mlm": 1.0, "nsp": settings.nsp_weight},
                 lr=rate,
                 clip=settings.clip,
-                precision=settings.precision,
+                precision=self.precision,
             )
             self.position.step = step = update + 1
             last = step == self.total
@@ -204,7 +212,7 @@ class Pretraining:
         """Scores on the held-out rows at the phase's length."""
         stream = heldout_stream(self.store, self.config, phase.length)
         predictions = predict_heldout(
-            self.model, stream, max_rows=self.config.evaluate.max_rows, precision=self.config.train.precision
+            self.model, stream, max_rows=self.config.evaluate.max_rows, precision=self.precision
         )
         return heldout_scores(predictions)
 

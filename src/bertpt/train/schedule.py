@@ -12,7 +12,7 @@ def learning_rate(update: int, total: int, schedule: Schedule, peak: float) -> f
     the first update after it to peak / (total - warm-up) at the last. (The released code decays
     from step 0, with a drop at the end of its warm-up.) Past the end the last rate stays.
     """
-    warmup = schedule.warmup_steps
+    warmup = schedule.warmup(total)
     update = min(update, total - 1)
     if update < warmup:
         return peak * (update + 1) / warmup
