@@ -1,0 +1,27 @@
+"""What many tests share: a tiny corpus taken through the real data stages, and configurations over it."""
+
+from __future__ import annotations
+
+import os
+
+# Threads of several test processes on few cores wait for each other; subprocesses inherit this.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from pathlib import Path
+
+import pytest
+from stage_helpers import wordy_documents
+from train_helpers import Tiny
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
+    """A corpus of 60 made-up documents: text files, documents, tokenizer and token store are there."""
+    folder = tmp_path_factory.mktemp("tiny")
+    text = folder / "text"
+    text.mkdir()
+    for number, document in enumerate(wordy_documents(60)):
+        Path(text / f"{number:03}.txt").write_text(document + "\n", encoding="utf-8")
+    made = Tiny(folder)
+    made.prepare()
+    return made
