@@ -39,7 +39,7 @@ def put_documents(data_dir: Path, train: Sequence[str | Document], heldout: Sequ
     key = fingerprint([[document.text for document in documents] for documents in made.values()])
     with staged_directory(directory) as aside:
         for split, documents in made.items():
-            with DocumentWriter(aside, split) as writer:
+            with DocumentWriter(aside, split, group_bytes=2**20) as writer:
                 for document in documents:
                     writer.add(document)
         write_manifest(aside, stage="download", key=key, inputs={}, settings={}, counts={})

@@ -23,7 +23,7 @@ SLICE_SENTENCES = 20_000
 MAX_SENTENCE = 10_000  # pieces; far above any row, so that one sentence cannot fill memory
 MAX_SOURCES = 256
 _MAX_UNKNOWN = 100_000  # distinct unknown words that are counted
-_LONG = re.compile(rf"\S{{{MAX_WORD_LETTERS + 1},}}")
+_LONG = re.compile(rf"(?<!\S)\S{{{MAX_WORD_LETTERS + 1},}}")
 
 
 @dataclass
