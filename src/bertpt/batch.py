@@ -20,7 +20,7 @@ class LossTerm(NamedTuple):
     """
 
     sum: Tensor
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +70,21 @@ class Batch:
         return self._map(lambda tensor: tensor.pin_memory())
 
     def _map(self, function: Any) -> Batch:
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return Batch(**{name: value if value is None else function(value) for name, value in values.items()})
+        values: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        changed: dict[str, Any] = {name: value if value is None else function(value) for name, value in values.items()}
+        return Batch(**changed)
 
     @classmethod
     def from_lengths(
-        cls, input_ids: Tensor, token_type_ids: Tensor, lengths: Tensor, *, padded_length: int | None = None, **labels: Any
+        cls,
+        input_ids: Tensor,
+        token_type_ids: Tensor,
+        lengths: Tensor,
+        *,
+        padded_length: int | None = None,
+        **labels: Any,
     ) -> Batch:
-        """Build the index fields for packed rows.
+        """Build the index fields for packed rows. Rows may be empty; then their ``first`` is another row's token.
 
         Args:
             input_ids: int64 [T]; token_type_ids: int64 [T].
@@ -86,15 +93,15 @@ class Batch:
             labels: the optional fields.
         """
         padded_length = padded_length or int(lengths.max())
-        first = torch.cumsum(lengths, 0) - lengths
+        start = torch.cumsum(lengths, 0) - lengths
         row = torch.repeat_interleave(torch.arange(lengths.shape[0]), lengths, output_size=input_ids.shape[0])
-        position_ids = torch.arange(input_ids.shape[0]) - first[row]
+        position_ids = torch.arange(input_ids.shape[0]) - start[row]
         return cls(
             input_ids=input_ids,
             token_type_ids=token_type_ids,
             position_ids=position_ids,
             grid_index=row * padded_length + position_ids,
-            first=first,
+            first=start.clamp(max=max(input_ids.shape[0] - 1, 0)),  # a last row without tokens has none of its own
             attention_mask=torch.arange(padded_length) < lengths[:, None],
             **labels,
         )

@@ -67,7 +67,7 @@ def named_write_faults(path: Path) -> Iterator[None]:
         raise BertptError(f"{path}: cannot write: {error.strerror or error} ({left:,.0f} MiB free)") from error
 
 
-def write_file(path: Path, content: str | bytes) -> None:
+def write_file(path: Path, content: str | bytes | memoryview) -> None:
     """Write a whole file aside, sync it and rename it to ``path``."""
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with named_write_faults(path):

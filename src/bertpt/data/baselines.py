@@ -14,9 +14,10 @@ I64 = NDArray[np.int64]
 
 def unigram_probabilities(counts: I64, special_ids: I64) -> NDArray[np.float64]:
     """float64 [V]: smoothed (one added) shares of the ids in the training text; special tokens get none."""
-    smoothed = counts.astype(np.float64) + 1
+    smoothed: NDArray[np.float64] = counts.astype(np.float64) + 1
     smoothed[special_ids] = 0
-    return smoothed / smoothed.sum()
+    smoothed /= smoothed.sum()
+    return smoothed
 
 
 def unigram_entropy(probabilities: NDArray[np.float64]) -> float:
@@ -77,7 +78,7 @@ def document_count_loss(
 
 
 def pair_facts(tokens: Tokens, rows: NDArray[Any]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """bool [R]: whether B is random, and whether both halves come from the same source."""
+    """Bool [R]: whether B is random, and whether both halves come from the same source."""
     source_a = tokens.sources[document_of(tokens, rows["a_start"])]
     source_b = tokens.sources[document_of(tokens, rows["b_start"])]
     return rows["is_random"].astype(np.bool_), source_a == source_b

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +22,7 @@ from torch.utils.data import DataLoader, Dataset
 from bertpt.batch import Batch
 from bertpt.config.schema import Masking, Pairs
 from bertpt.data.masking import Masker, max_predictions, row_keys
-from bertpt.data.plan import plan_epoch
+from bertpt.data.plan import ROW, plan_epoch
 from bertpt.data.store import Split, Tokens, TokenStore
 from bertpt.files import fingerprint, write_file
 
@@ -44,9 +46,10 @@ def gather(tokens: Tokens, rows: NDArray[Any], special_ids: dict[str, int]) -> P
     ids = np.full(int(lengths.sum()), special_ids["sep"], np.int64)
     ids[first] = special_ids["cls"]
     token_types = np.zeros(len(ids), np.int64)
+    stored = np.asarray(tokens.ids)  # indexing a memory map itself is slower
     for start, length, at in ((rows["a_start"], a, first + 1), (rows["b_start"], b, first + a + 2)):
         within = np.arange(int(length.sum())) - np.repeat(np.cumsum(length) - length, length)
-        ids[np.repeat(at, length) + within] = tokens.ids[np.repeat(start, length) + within]
+        ids[np.repeat(at, length) + within] = stored[np.repeat(start, length) + within]
     second = np.repeat(first + a + 2, tail) + np.arange(int(tail.sum())) - np.repeat(np.cumsum(tail) - tail, tail)
     token_types[second] = 1
     return PackedRows(ids, token_types, lengths)
@@ -64,6 +67,21 @@ def masker_for(store: TokenStore, masking: Masking) -> Masker:
     )
 
 
+@contextmanager
+def _alone(lock: Path) -> Iterator[None]:
+    """Let one process in at a time, so that of many workers and ranks one plans and the others wait.
+
+    Where the system or the disk has no locks all plan, with the same result.
+    """
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("wb") as file:
+        with suppress(ImportError, OSError):
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 @dataclass
 class EpochPlans:
     """The plans of successive epochs as one endless sequence of rows.
@@ -73,7 +91,8 @@ class EpochPlans:
     checkpoint, so that a resume in a late epoch plans only that one.
     """
 
-    tokens: Tokens
+    store: TokenStore
+    split: Split
     pairs: Pairs
     length: int
     seed: int
@@ -83,6 +102,11 @@ class EpochPlans:
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_open": {}}  # a worker opens the files itself
+
+    @property
+    def tokens(self) -> Tokens:
+        """The split that the rows are spans of."""
+        return self.store.split(self.split)
 
     def epoch(self, epoch: int) -> NDArray[Any]:
         """The rows of an epoch, planned or from the cache."""
@@ -95,20 +119,18 @@ class EpochPlans:
         return plan
 
     def _plan(self, epoch: int) -> NDArray[Any]:
-        make = lambda: plan_epoch(self.tokens, self.pairs, length=self.length, seed=self.seed, epoch=epoch)  # noqa: E731
+        make = partial(plan_epoch, self.tokens, self.pairs, length=self.length, seed=self.seed, epoch=epoch)
         if self.cache is None:
             return make()
-        stem = "plan-" + fingerprint([self.pairs.model_dump(), self.length, self.seed])[:8]
-        path = self.cache / f"{stem}-{epoch}.npy"
-        if not path.is_file():
-            from io import BytesIO
-
-            buffer = BytesIO()
-            np.save(buffer, make())
-            write_file(path, buffer.getvalue())
-            if epoch >= 2:
-                (self.cache / f"{stem}-{epoch - 2}.npy").unlink(missing_ok=True)
-        return np.load(path, mmap_mode="r", allow_pickle=False)
+        stem = "plan-" + fingerprint([self.split, self.pairs.model_dump(), self.length, self.seed, ROW.descr])[:8]
+        path = self.cache / f"{stem}-{epoch}.bin"
+        with _alone(self.cache / f"{stem}.lock"):
+            if not path.is_file():
+                write_file(path, make().view(np.uint8).data)
+                if epoch >= 2:
+                    (self.cache / f"{stem}-{epoch - 2}.bin").unlink(missing_ok=True)
+            rows: NDArray[Any] = np.memmap(path, ROW, mode="r")
+            return rows
 
     def locate(self, row: int) -> tuple[int, int]:
         """Epoch and place in its plan of the ``row``-th row of the whole sequence."""
@@ -134,8 +156,6 @@ class EpochPlans:
 class BatchStream(Dataset[Batch]):
     """The batches of a phase or an evaluation; item i holds rows [i * batch_size, (i + 1) * batch_size)."""
 
-    store: TokenStore
-    split: Split
     plans: EpochPlans
     masker: Masker
     batch_size: int
@@ -155,8 +175,8 @@ class BatchStream(Dataset[Batch]):
         starts: list[int] | None = None,
     ) -> BatchStream:
         """Rows of at most ``length`` tokens, planned and masked by ``seed``."""
-        plans = EpochPlans(store.split(split), pairs, length, seed, cache, starts or [0])
-        return cls(store, split, plans, masker_for(store, masking), batch_size)
+        plans = EpochPlans(store, split, pairs, length, seed, cache, starts or [0])
+        return cls(plans, masker_for(store, masking), batch_size)
 
     def __getitem__(self, index: int) -> Batch:
         return self.rows(index * self.batch_size, self.batch_size)
@@ -164,7 +184,7 @@ class BatchStream(Dataset[Batch]):
     def rows(self, start: int, count: int) -> Batch:
         """The batch of ``count`` rows from the ``start``-th on."""
         rows, epochs, places = self.plans.take(start, count)
-        packed = gather(self.store.split(self.split), rows, self.store.special_ids)
+        packed = gather(self.plans.tokens, rows, self.plans.store.special_ids)
         ids, positions, labels = self.masker(
             packed.ids,
             packed.lengths,
@@ -190,5 +210,6 @@ class BatchStream(Dataset[Batch]):
             num_workers=workers,
             pin_memory=pin,
             multiprocessing_context="spawn" if workers else None,
+            generator=torch.Generator(),  # else each loader takes a number from the generator of dropout
         )
         return iter(loader)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertpt.config.schema import Masking
-from bertpt.data.random import below, bits, uniform
+from bertpt.data.random import below, bits, extend, uniform
 
 _CHOICE, _KIND, _TOKEN = range(3)
 _NEVER = np.uint64(2**64 - 1)
@@ -63,8 +63,9 @@ class Masker:
         chosen = self._choose(ids, row, column, maskable, lengths, row_keys, cap)
         positions = np.flatnonzero(chosen)
         labels = ids[positions]
-        kind = uniform(bits(row_keys[row[positions]], _KIND, column[positions]))
-        drawn = below(bits(row_keys[row[positions]], _TOKEN, column[positions]), self.vocab_size - len(self.special))
+        of, place = row[positions], column[positions]
+        kind = uniform(extend(bits(row_keys, _KIND)[of], place))
+        drawn = below(extend(bits(row_keys, _TOKEN)[of], place), self.vocab_size - len(self.special))
         for special in self.special:  # skip over the special ids: uniform over all others
             drawn += drawn >= special
         mask, random = self.settings.mask_share, self.settings.mask_share + self.settings.random_share
@@ -82,26 +83,51 @@ class Masker:
         row_keys: NDArray[np.uint64],
         cap: int,
     ) -> NDArray[np.bool_]:
-        """bool [T]: the tokens with the smallest random numbers of their row, as many as the rate asks."""
-        place = column
-        if self.settings.whole_word:  # all pieces of a word share the number of its first piece
-            inner = self.continues_word[ids] & maskable & np.concatenate([[False], maskable[:-1]])
-            place = column[np.maximum.accumulate(np.where(inner, 0, np.arange(len(ids))))]
-        number = np.where(maskable, bits(row_keys[row], _CHOICE, place), _NEVER)
+        """Bool [T]: the tokens with the smallest random numbers of their row, as many as the rate asks."""
+        available = np.bincount(row[maskable], minlength=len(lengths))
+        wanted = np.clip(np.floor(self.settings.rate * available + 0.5).astype(np.int64), 1, cap)
+        number = np.where(maskable, extend(bits(row_keys, _CHOICE)[row], column), _NEVER)
+        if self.settings.whole_word:
+            return self._choose_words(ids, row, maskable, number, wanted)
         grid = np.full((len(lengths), int(lengths.max(initial=1))), _NEVER)
         grid[row, column] = number
         grid.sort(axis=1)
-        available = np.bincount(row[maskable], minlength=len(lengths))
-        wanted = np.clip(np.floor(self.settings.rate * available + 0.5).astype(np.int64), 1, cap)
-        last = np.minimum(wanted, available) - 1
-        index = np.arange(len(lengths))
-        limit = grid[index, last]
-        if self.settings.whole_word:
-            # A word that would go past the count is left out (as released), unless it is the only one.
-            beyond = grid[index, np.minimum(last + 1, grid.shape[1] - 1)] == limit
-            beyond &= (last + 1 < available) & (grid[:, 0] != limit)
-            limit = np.where(beyond, limit - np.uint64(1), limit)
-        return maskable & (number <= limit[row])
+        limit = grid[np.arange(len(lengths)), np.minimum(wanted, available) - 1]
+        chosen: NDArray[np.bool_] = maskable & (number <= limit[row])
+        return chosen
+
+    def _choose_words(
+        self,
+        ids: NDArray[np.int64],
+        row: NDArray[np.int64],
+        maskable: NDArray[np.bool_],
+        number: NDArray[np.uint64],
+        wanted: NDArray[np.int64],
+    ) -> NDArray[np.bool_]:
+        """Bool [T]: all pieces of the words with the smallest numbers of their row.
+
+        A word that would go past ``wanted`` is passed over for the next that fits (as released). Where none
+        fits, the first word is taken all the same, even past the cap: a row has at least one prediction.
+        """
+        inner = self.continues_word[ids] & maskable & np.concatenate([[False], maskable[:-1]])
+        word = np.cumsum(~inner) - 1
+        start = np.flatnonzero(~inner)
+        size, word_row = np.bincount(word, minlength=len(start)), row[start]
+        order = np.lexsort((number[start], word_row))
+        waiting = order[maskable[start[order]]]
+        chosen = np.zeros(len(start), np.bool_)
+        chosen[waiting[np.diff(word_row[waiting], prepend=-1) > 0]] = True
+        left = wanted.copy()
+        while len(waiting := waiting[size[waiting] <= left[word_row[waiting]]]):
+            of = word_row[waiting]
+            before = np.cumsum(size[waiting]) - size[waiting]
+            used = before - before[np.searchsorted(of, of)] + size[waiting]
+            fits = used <= left[of]
+            chosen[waiting[fits]] = True
+            left -= np.bincount(of[fits], size[waiting[fits]], len(left)).astype(np.int64)
+            waiting = waiting[~fits]
+        taken: NDArray[np.bool_] = maskable & chosen[word]
+        return taken
 
 
 def row_keys(seed: int, epoch: NDArray[Any] | int, row: NDArray[Any]) -> NDArray[np.uint64]:

@@ -23,21 +23,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertpt.config.schema import Pairs
-from bertpt.data.random import below, bits, half_of, uniform
+from bertpt.data.random import U64, below, bits, extend, half_of, uniform
 from bertpt.data.store import Tokens
 from bertpt.errors import RequestError
 
 I64 = NDArray[np.int64]
 
-ROW = np.dtype(
-    [("a_start", "<i8"), ("b_start", "<i8"), ("a_length", "<i4"), ("b_length", "<i4"), ("is_random", "?")]
-)
+ROW = np.dtype([("a_start", "<i8"), ("b_start", "<i8"), ("a_length", "<i4"), ("b_length", "<i4"), ("is_random", "?")])
 """A row: A = ids[a_start : a_start + a_length], B alike (length 0 without pairs), label 1 = ``is_random``."""
 
 # What a draw is for; part of its counter, so that no two draws share bits.
 _SHORT, _TARGET, _SPLIT, _RANDOM, _DOCUMENT, _SENTENCE, _CUT_A, _CUT_B, _ORDER = range(9)
 _TRIES = 10  # Google's number of tries for a document other than A's
-_OF = {"corpus": "", "source": " of each source"}
 _SAME = 16  # tokens of B and of the true continuation that are compared
 
 
@@ -61,28 +58,37 @@ def plan_epoch(tokens: Tokens, pairs: Pairs, *, length: int, seed: int, epoch: i
     Raises:
         RequestError: the split holds too few documents for pairs, or gives no row.
     """
-    key = (seed, epoch)
+    if not len(tokens.ids):
+        raise RequestError("no row can be made of this text: it has no sentence with tokens")
+    key = bits(seed, epoch)
     if pairs.rule == "none":
-        rows = _single_rows(_divided(tokens, length - 2), pairs, length - 2, key)
+        rows = _single_rows(tokens, pairs, length - 2, key)
     else:
         text = _divided(tokens, length - 3, by_source=pairs.random_from == "source")
         groups = text.group_ends - text.group_starts
         if (fewest := int(groups.min()) if len(groups) else 0) < 2:
-            raise RequestError(
-                f"pairs.rule: {pairs.rule} needs at least 2 documents{_OF[pairs.random_from]}, there are {fewest};"
-                " mark where documents end (blank lines), or set pairs.rule=none"
-            )
+            raise RequestError(_too_few(pairs, fewest))
         rows = _pair_rows(text, pairs, length - 3, key)
-    if not len(rows):
-        raise RequestError("no row can be made of this text: it has no sentence with tokens")
-    return rows[np.argsort(bits(*key, _ORDER, np.arange(len(rows))), kind="stable")]
+    return rows[np.argsort(extend(key, _ORDER, np.arange(len(rows))), kind="stable")]
+
+
+def _too_few(pairs: Pairs, documents: int) -> str:
+    if pairs.random_from == "source":
+        return (
+            f"pairs.random_from: source needs at least 2 documents of each source, one has {documents};"
+            " set pairs.random_from=corpus"
+        )
+    return (
+        f"pairs.rule: {pairs.rule} needs at least 2 documents, there are {documents};"
+        " mark where documents end (blank lines), or set pairs.rule=none"
+    )
 
 
 def _divided(tokens: Tokens, room: int, *, by_source: bool = False) -> _Text:
-    """Take sentences of more than ``room`` tokens as several of ``room // 2``, so that they can be paired."""
+    """Take sentences of more than ``room`` tokens as several, of which two fill a row."""
     sentences, documents = np.asarray(tokens.sentences), np.asarray(tokens.documents)
     lengths = np.diff(sentences)
-    piece = max(1, room // 2)
+    piece = (room + 1) // 2  # rounded down, two would not reach the target, and a third would be cut off
     parts = np.where(lengths > room, -(-lengths // piece), 1)
     if (parts > 1).any():
         before = np.concatenate([[0], np.cumsum(parts)])
@@ -96,23 +102,25 @@ def _divided(tokens: Tokens, room: int, *, by_source: bool = False) -> _Text:
     return _Text(tokens.ids, sentences, documents, edges[group], edges[group + 1])
 
 
-def _targets(pairs: Pairs, room: int, key: tuple[Any, ...]) -> I64:
-    short = uniform(bits(*key, _SHORT)) < pairs.short_share
-    return np.where(short, 2 + below(bits(*key, _TARGET), room - 1), room)
+def _targets(pairs: Pairs, room: int, key: U64) -> I64:
+    short = uniform(extend(key, _SHORT)) < pairs.short_share
+    return np.where(short, 2 + below(extend(key, _TARGET), room - 1), room)
 
 
-def _single_rows(text: _Text, pairs: Pairs, room: int, seed: tuple[int, int]) -> NDArray[Any]:
+def _single_rows(tokens: Tokens, pairs: Pairs, room: int, epoch_key: U64) -> NDArray[Any]:
     """Rows of whole sentences of one document, none lost."""
-    ends = text.sentences[text.documents[1:]]
-    position = text.sentences[text.documents[:-1]].copy()
+    sentences = np.asarray(tokens.sentences)
+    starts = sentences[tokens.documents]
+    position, ends = starts[:-1].copy(), starts[1:]
+    document_key = extend(epoch_key, np.arange(len(ends)))
     made = []
     document = np.arange(len(ends))
     turn = 0
     while len(document):
         start = position[document]
-        target = _targets(pairs, room, (*seed, document, turn))
+        target = _targets(pairs, room, extend(document_key[document], turn))
         # The last sentence that still ends within the target; one that is too long alone is cut there.
-        end = text.sentences[np.searchsorted(text.sentences, start + target, side="right") - 1]
+        end = sentences[np.searchsorted(sentences, start + target, side="right") - 1]
         end = np.minimum(np.where(end > start, end, start + target), ends[document])
         made.append(_rows(start, end - start, np.zeros_like(start), np.zeros_like(start), np.zeros(len(start), bool)))
         position[document] = end
@@ -121,25 +129,26 @@ def _single_rows(text: _Text, pairs: Pairs, room: int, seed: tuple[int, int]) ->
     return np.concatenate(made)
 
 
-def _pair_rows(text: _Text, pairs: Pairs, room: int, seed: tuple[int, int]) -> NDArray[Any]:
+def _pair_rows(text: _Text, pairs: Pairs, room: int, epoch_key: U64) -> NDArray[Any]:
     """One row a turn from each document that is not used up."""
     offsets = text.sentences
     cursor = text.documents[:-1].copy()
     document = np.arange(len(cursor))
+    document_key = extend(epoch_key, document)
     made = []
     turn = 0
     while len(document):
-        key = (*seed, document, turn)
+        key = extend(document_key[document], turn)
         first, last = cursor[document], text.documents[document + 1]
         target = _targets(pairs, room, key)
         end = np.minimum(np.searchsorted(offsets, offsets[first] + target), last)
-        split = first + 1 + below(bits(*key, _SPLIT), np.maximum(end - first - 1, 1))
+        split = first + 1 + below(extend(key, _SPLIT), np.maximum(end - first - 1, 1))
         has_next = end - first >= 2
-        is_random = ~has_next | (uniform(bits(*key, _RANDOM)) < pairs.random_share)
+        is_random = ~has_next | (uniform(extend(key, _RANDOM)) < pairs.random_share)
         a_start, a_length = offsets[first], offsets[split] - offsets[first]
         b_start, b_end = offsets[split].copy(), offsets[end].copy()
         chosen = np.flatnonzero(is_random)
-        repeats = _draw_other(text, chosen, document, turn, seed, split, target - a_length, b_start, b_end)
+        repeats = _draw_other(text, chosen, document, key, split, target - a_length, b_start, b_end)
         # Where only copies of the true continuation were drawn, the pair is a true one, or none.
         is_random[repeats] = False
         b_start[repeats], b_end[repeats] = offsets[split[repeats]], offsets[end[repeats]]
@@ -155,8 +164,7 @@ def _draw_other(
     text: _Text,
     chosen: I64,
     document: I64,
-    turn: int,
-    seed: tuple[int, int],
+    key: U64,
     split: I64,
     wanted: I64,
     b_start: I64,
@@ -171,11 +179,11 @@ def _draw_other(
         if not len(chosen):
             break
         own = document[chosen]
-        key = (*seed, own, turn)
         group = text.group_starts[own]
-        other = group + below(bits(*key, _DOCUMENT, attempt), text.group_ends[own] - group - 1)
+        other = group + below(extend(key[chosen], _DOCUMENT, attempt), text.group_ends[own] - group - 1)
         other += other >= own
-        sentence = documents[other] + below(bits(*key, _SENTENCE, attempt), documents[other + 1] - documents[other])
+        within = below(extend(key[chosen], _SENTENCE, attempt), documents[other + 1] - documents[other])
+        sentence = documents[other] + within
         start = offsets[sentence]
         end = np.searchsorted(offsets, start + np.maximum(wanted[chosen], 1))
         b_start[chosen], b_end[chosen] = start, offsets[np.minimum(end, documents[other + 1])]
@@ -187,7 +195,7 @@ def _draw_other(
 def _equal(ids: NDArray[Any], a: I64, a_end: I64, b: I64, b_end: I64) -> NDArray[np.bool_]:
     """Whether the spans begin with the same tokens, as far as both go and 16 at most."""
     common = np.minimum(np.minimum(a_end - a, b_end - b), _SAME)
-    equal = common > 0
+    equal: NDArray[np.bool_] = common > 0
     for step in range(int(common.max(initial=0))):
         check = np.flatnonzero(equal & (step < common))
         if not len(check):
@@ -197,7 +205,7 @@ def _equal(ids: NDArray[Any], a: I64, a_end: I64, b: I64, b_end: I64) -> NDArray
 
 
 def _truncated(
-    a_start: I64, a: I64, b_start: I64, b: I64, is_random: NDArray[np.bool_], room: int, key: tuple[Any, ...]
+    a_start: I64, a: I64, b_start: I64, b: I64, is_random: NDArray[np.bool_], room: int, key: U64
 ) -> NDArray[Any]:
     """Cut the longer side (B when equal) token by token, each at the front or the back with equal chance."""
     excess = np.maximum(a + b - room, 0)
@@ -205,8 +213,8 @@ def _truncated(
     rest = excess - level
     cut_a = np.where(a > b, level, 0) + rest // 2
     cut_b = np.where(b > a, level, 0) + rest - rest // 2
-    front_a = half_of((*key, _CUT_A), cut_a)
-    front_b = half_of((*key, _CUT_B), cut_b)
+    front_a = half_of(extend(key, _CUT_A), cut_a)
+    front_b = half_of(extend(key, _CUT_B), cut_b)
     return _rows(a_start + front_a, a - cut_a, b_start + front_b, b - cut_b, is_random)
 
 

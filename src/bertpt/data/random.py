@@ -26,16 +26,20 @@ def _mix(x: U64) -> U64:
 
 def bits(*counters: int | NDArray[Any]) -> U64:
     """64 random bits for each combination of counters (seed first); arrays broadcast against each other."""
-    state: U64 = np.zeros(1, np.uint64)
+    return extend(np.zeros(1, np.uint64), *counters)
+
+
+def extend(key: U64, *counters: int | NDArray[Any]) -> U64:
+    """``extend(bits(*a), *b) == bits(*a, *b)``: what many draws have in common is mixed once."""
     for counter in counters:
         step = np.atleast_1d(np.asarray(counter)).astype(np.uint64)
-        state = _mix(state + _GOLDEN + step * _A)
-    return state
+        key = _mix(key + _GOLDEN + step * _A)
+    return key
 
 
 def uniform(random: U64) -> NDArray[np.float64]:
     """Floats in [0, 1) from the upper 53 bits."""
-    return (random >> np.uint64(11)) * 2.0**-53
+    return (random >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def below(random: U64, bound: int | NDArray[Any]) -> NDArray[np.int64]:
@@ -44,11 +48,11 @@ def below(random: U64, bound: int | NDArray[Any]) -> NDArray[np.int64]:
     return (scaled >> np.uint64(32)).astype(np.int64)
 
 
-def half_of(random_key: tuple[Any, ...], count: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Binomial(count, 1/2): the number of heads in ``count`` coins, 64 coins a word."""
+def half_of(key: U64, count: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Binomial(count, 1/2): the number of heads in ``count`` coins, 64 coins a word drawn from ``key``."""
     heads = np.zeros(count.shape, np.int64)
     for word in range(int(count.max(initial=0) + 63) // 64):
         coins = np.clip(count - 64 * word, 0, 64).astype(np.uint64)
         keep = np.where(coins == 64, ~np.uint64(0), (np.uint64(1) << (coins % np.uint64(64))) - np.uint64(1))
-        heads += np.bitwise_count(bits(*random_key, word) & keep)
+        heads += np.bitwise_count(extend(key, word) & keep)
     return heads

@@ -85,6 +85,10 @@ class TokenStore:
         )
         return cls(directory, manifest, train, heldout)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A pickled memory map is a copy of its content: workers open the store themselves.
+        return TokenStore.open, (self.directory,)
+
     def split(self, name: Split) -> Tokens:
         """The split of that name."""
         return self.train if name == "train" else self.heldout
@@ -111,7 +115,7 @@ class TokenStore:
 
     @property
     def continues_word(self) -> NDArray[np.bool_]:
-        """bool [vocab_size]: True where a piece continues a word."""
+        """Bool [vocab_size]: True where a piece continues a word."""
         return np.asarray(_map(self.directory / "words.bin", np.dtype("u1")), dtype=np.bool_)
 
 
