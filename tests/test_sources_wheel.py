@@ -217,9 +217,9 @@ def test_the_fingerprint_follows_the_pins_and_fetches_nothing(tmp_path: Path, mo
 # --- verses ---------------------------------------------------------------------------------------------------
 
 
-def test_chapters_are_documents_and_verses_lines() -> None:
+def test_chapters_are_documents_of_one_line() -> None:
     assert list(read_verses(verses_source(), "bible.py")) == [
-        RawDocument("In the beginning God created.\nGod's very Spirit hovers there.", "Genesis 1"),
+        RawDocument("In the beginning God created. God's very Spirit hovers there.", "Genesis 1"),
         RawDocument("A new chapter of it.", "Genesis 2"),
         RawDocument("Next book.", "Exodus 1"),
     ]

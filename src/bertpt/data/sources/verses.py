@@ -55,7 +55,7 @@ def _clean(verse: str) -> str:
 
 
 def read_verses(source: str, name: str) -> Iterator[RawDocument]:
-    """Yield the chapters of a Python source, one verse a line.
+    """Yield the chapters of a Python source, each as one line.
 
     A verse id is book x 1,000,000 + chapter x 1000 + verse. Books have their names where the same call holds a
     dictionary of so many strings, else their numbers: ``Genesis 1`` or ``1:1``.
@@ -82,5 +82,6 @@ def read_verses(source: str, name: str) -> Iterator[RawDocument]:
     for chapter, verses in groupby(sorted(starts), key=lambda verse: verse // 1000):
         book, number = divmod(chapter, 1000)
         title = f"{names[book]} {number}" if names else f"{book}:{number}"
-        lines = (_clean(text[starts[verse] : ends[verse]]) for verse in verses)
-        yield RawDocument(text="\n".join(line for line in lines if line), name=title)
+        # A chapter is one line: a tenth of the verses end in the middle of a sentence.
+        cleaned = (_clean(text[starts[verse] : ends[verse]]) for verse in verses)
+        yield RawDocument(text=" ".join(verse for verse in cleaned if verse), name=title)
