@@ -19,9 +19,9 @@ from bertpt.data.locate import documents_dir, finished_store, tokenizer_dir
 from bertpt.data.prepare import prepare
 from bertpt.data.store import TokenStore
 from bertpt.data.tokenizer import train_tokenizer
-from bertpt.progress import say as say_line
 from bertpt.files import fingerprint, read_json, write_json
 from bertpt.predict import Filled, Predictor, Sample, heldout_samples
+from bertpt.progress import say as say_line
 from bertpt.train.checkpoint import checkpoints
 from bertpt.train.evaluation import Evaluation, evaluate_run
 from bertpt.train.pretrain import pretrain
@@ -70,6 +70,7 @@ class Summary:
 
 
 _EXAMPLE = "'in the beginning [MASK] created the heavens'"
+
 
 def run_pipeline(config: Config, *, overwrite: bool = False, say: Say = say_line) -> Summary:
     """Make every stage that is missing or out of date, train, evaluate.

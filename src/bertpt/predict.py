@@ -72,7 +72,9 @@ class Predictor:
         row = torch.tensor([tokenizer.cls_id, *ids, tokenizer.sep_id])
         positions = self.model.config.max_position_embeddings
         if len(row) > positions:
-            raise RequestError(f"{len(ids)} tokens with [CLS] and [SEP] are more than the model's {positions} positions")
+            raise RequestError(
+                f"{len(ids)} tokens with [CLS] and [SEP] are more than the model's {positions} positions"
+            )
         batch = Batch.from_lengths(
             row,
             torch.zeros_like(row),

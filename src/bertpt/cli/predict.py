@@ -23,7 +23,9 @@ def _group(context: typer.Context) -> None:
 
 @app.command(
     "fill-mask",
-    epilog=options.examples("bertpt predict fill-mask 'the [MASK] of israel'", "cat lines.txt | bertpt predict fill-mask"),
+    epilog=options.examples(
+        "bertpt predict fill-mask 'the [MASK] of israel'", "cat lines.txt | bertpt predict fill-mask"
+    ),
 )
 def fill_mask(
     texts: Annotated[list[str] | None, typer.Argument(help="Texts with [MASK]; by default lines from stdin.")] = None,

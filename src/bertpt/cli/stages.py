@@ -33,8 +33,12 @@ def _dry(configuration: Configuration, quiet: bool, as_json: bool) -> None:
     from bertpt.pipeline import dry_run
 
     summary = dry_run(configuration, say=_say(quiet))
-    line = f"{configuration.name}: dry run passed (1 update of 2 rows, 1 evaluation, 1 save; everything was removed again)"
-    typer.echo(json.dumps({"name": configuration.name, "dry_run": True} | summary.evaluation.scores) if as_json else line)
+    line = (
+        f"{configuration.name}: dry run passed (1 update of 2 rows, 1 evaluation, 1 save; everything was removed again)"
+    )
+    typer.echo(
+        json.dumps({"name": configuration.name, "dry_run": True} | summary.evaluation.scores) if as_json else line
+    )
 
 
 def _stage_command(stage: str, module: str, example: str) -> Callable[..., None]:
@@ -70,7 +74,11 @@ def register(app: typer.Typer) -> None:
     """Add the commands to the program, in the order of the pipeline."""
     for stage, module, text in (
         ("download", "bertpt.data.download", "Get the corpus that the configuration names, cleaned and split."),
-        ("train-tokenizer", "bertpt.data.tokenizer", "Train the WordPiece vocabulary on the corpus, deterministically."),
+        (
+            "train-tokenizer",
+            "bertpt.data.tokenizer",
+            "Train the WordPiece vocabulary on the corpus, deterministically.",
+        ),
         ("prepare", "bertpt.data.prepare", "Turn the documents into the token store: sentences as ids, once."),
     ):
         command = _stage_command(stage, module, text)
