@@ -1,0 +1,1 @@
+"""Text to batches: sources, tokenizer, store, plan, masks, loader."""
