@@ -106,8 +106,9 @@ class Masker:
     ) -> NDArray[np.bool_]:
         """Bool [T]: all pieces of the words with the smallest numbers of their row.
 
-        A word that would go past ``wanted`` is passed over for the next that fits (as released). Where none
-        fits, the first word is taken all the same, even past the cap: a row has at least one prediction.
+        A word that would go past ``wanted`` is passed over for the next that fits, as released: long words are
+        predicted a little less often. Where none fits, the first word is taken all the same, even past
+        the cap: a row has at least one prediction.
         """
         inner = self.continues_word[ids] & maskable & np.concatenate([[False], maskable[:-1]])
         word = np.cumsum(~inner) - 1
@@ -116,7 +117,7 @@ class Masker:
         order = np.lexsort((number[start], word_row))
         waiting = order[maskable[start[order]]]
         chosen = np.zeros(len(start), np.bool_)
-        chosen[waiting[np.diff(word_row[waiting], prepend=-1) > 0]] = True
+        first = waiting[np.diff(word_row[waiting], prepend=-1) > 0]
         left = wanted.copy()
         while len(waiting := waiting[size[waiting] <= left[word_row[waiting]]]):
             of = word_row[waiting]
@@ -126,6 +127,7 @@ class Masker:
             chosen[waiting[fits]] = True
             left -= np.bincount(of[fits], size[waiting[fits]], len(left)).astype(np.int64)
             waiting = waiting[~fits]
+        chosen[first[left[word_row[first]] == wanted[word_row[first]]]] = True
         taken: NDArray[np.bool_] = maskable & chosen[word]
         return taken
 
