@@ -106,7 +106,7 @@ def test_without_bias_correction_it_is_the_released_optimizer(eps: float) -> Non
 
 
 def test_with_bias_correction_the_first_step_is_the_learning_rate() -> None:
-    """The correction makes m / sqrt(v) of the first step the sign of the gradient; without it, it is 3.16 times that."""
+    """The correction makes m / sqrt(v) of the first step the gradient's sign; without it, 3.16 times that."""
     for correction, size in ((True, 1.0), (False, 0.1 / 0.001**0.5)):
         layer = nn.Linear(3, 3)
         config = OptimizerConfig(lr=1e-2, weight_decay=0.0, bias_correction=correction)

@@ -171,7 +171,12 @@ def read_manifest(directory: Path) -> dict[str, Any] | None:
     known = isinstance(manifest, dict) and manifest.get("format") == FORMAT_VERSION
     if not known or not isinstance(manifest.get("files"), dict):
         raise RequestError(f"{path}: format {FORMAT_VERSION} expected; remove {directory} and make it again")
-    for name, facts in manifest["files"].items():
+    files = manifest.get("files")
+    if not isinstance(files, dict) or not all(
+        isinstance(f, dict) and {"bytes", "sha256"} <= set(f) for f in files.values()
+    ):
+        raise RequestError(f"{path}: damaged: it does not list files; remove {directory} and make it again")
+    for name, facts in files.items():
         file = directory / name
         size = file.stat().st_size if file.is_file() else None
         if size != facts["bytes"]:

@@ -1,0 +1,1 @@
+"""The network: BERT of 2018 with its pre-training heads."""

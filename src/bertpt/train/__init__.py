@@ -1,0 +1,1 @@
+"""Training: one update, optimizer, schedule, checkpoints, logs, evaluation, and the pre-training loop."""

@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 
 from bertpt.errors import BertptError, RequestError
 from bertpt.files import (
+    MANIFEST,
     fingerprint,
     read_json,
     read_manifest,
@@ -31,6 +32,7 @@ from bertpt.files import (
 )
 
 _NAME = re.compile(r"^step-(\d{8,})$")
+_FILES = {"model.safetensors", "optimizer.safetensors", "random.safetensors", "state.json"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +53,16 @@ class Checkpoint:
 
 def checkpoints(run: Path) -> list[tuple[int, Path]]:
     """Step and directory of each checkpoint of a run, by number, oldest first."""
-    found = []
-    for path in (run / "checkpoints").glob("step-*"):
-        if match := _NAME.match(path.name):
-            found.append((int(match[1]), path))
-    return sorted(found)
+    names = ((_NAME.match(path.name), path) for path in (run / "checkpoints").glob("step-*"))
+    return sorted((int(match[1]), path) for match, path in names if match)
 
 
 def save_checkpoint(
     run: Path, step: int, model: nn.Module, optimizer: Optimizer, state: dict[str, Any], *, keep: int
 ) -> Path:
-    """Write the checkpoint of ``step`` and, once it is complete, remove all but the ``keep`` newest.
+    """Write the checkpoint of ``step`` and, once it is complete, remove all but the ``keep`` newest up to it.
+
+    Those above ``step`` were damaged and passed over, for the run stands at ``step``: they do not count.
 
     Args:
         state: plain data: the position of the run and what a loader must know (model, vocabulary size).
@@ -74,8 +75,9 @@ def save_checkpoint(
         save_file(_random_state(), aside / "random.safetensors")
         write_json(aside / "state.json", state)
         write_manifest(aside, stage="checkpoint", key=fingerprint(step), inputs={}, settings={}, counts={"step": step})
-    others = [path for number, path in checkpoints(run) if number != step]
-    for path in others[: max(0, len(others) - (keep - 1))]:
+    before = [path for number, path in checkpoints(run) if number < step]
+    halves = final.parent.glob(".step-*.tmp")  # of a process that was killed while saving
+    for path in [*before[: max(0, len(before) - (keep - 1))], *halves]:
         shutil.rmtree(path, ignore_errors=True)
     return final
 
@@ -89,10 +91,16 @@ def open_checkpoint(directory: Path) -> Checkpoint:
     manifest = read_manifest(directory)
     if manifest is None:
         raise RequestError(f"{directory}: not a finished checkpoint (no manifest.json)")
-    for name, facts in manifest["files"].items():
-        if sha256_file(directory / name) != facts["sha256"]:
-            raise RequestError(f"{directory / name}: damaged: its SHA-256 is not that of the manifest")
-    return Checkpoint(directory, int(manifest["counts"]["step"]), read_json(directory / "state.json"))
+    try:
+        for name, facts in manifest["files"].items():
+            if sha256_file(directory / name) != facts["sha256"]:
+                raise RequestError(f"{directory / name}: damaged: its SHA-256 is not that of the manifest")
+        named, step = _NAME.match(directory.name), int(manifest["counts"]["step"])
+    except (KeyError, TypeError, ValueError, OSError) as error:  # the manifest itself has no hash
+        raise RequestError(f"{directory / MANIFEST}: damaged: {error!r}") from error
+    if _FILES - manifest["files"].keys() or (named and int(named[1]) != step):
+        raise RequestError(f"{directory / MANIFEST}: damaged: it is not of this checkpoint")
+    return Checkpoint(directory, step, read_json(directory / "state.json"))
 
 
 def newest_checkpoint(run: Path, say: Callable[[str], None]) -> Checkpoint | None:
@@ -120,11 +128,13 @@ def restore(checkpoint: Checkpoint, model: nn.Module, optimizer: Optimizer | Non
     """
     weights = checkpoint.tensors("model")
     _check_names(checkpoint.directory / "model.safetensors", weights, dict(model.state_dict()))
-    model.load_state_dict(weights)
     if optimizer is None:
+        model.load_state_dict(weights)
         return
     tensors = checkpoint.tensors("optimizer")
     parameters = dict(model.named_parameters())
+    _check_moments(checkpoint.directory / "optimizer.safetensors", tensors, parameters)
+    model.load_state_dict(weights)
     for name, tensor in tensors.items():
         parameter, _, key = name.rpartition("/")
         target = parameters[parameter]
@@ -145,6 +155,17 @@ def _check_names(path: Path, found: dict[str, Tensor], wanted: dict[str, Tensor]
         if found[name].shape != wanted[name].shape
     ]
     if faults:
+        more = f" and {len(faults) - 5} more" if len(faults) > 5 else ""
+        raise RequestError(f"{path}: does not fit the model: {'; '.join(faults[:5])}{more}")
+
+
+def _check_moments(path: Path, found: dict[str, Tensor], parameters: dict[str, nn.Parameter]) -> None:
+    faults = []
+    for name, tensor in found.items():
+        parameter = parameters.get(name.rpartition("/")[0])
+        if parameter is None or (tensor.dim() and tensor.shape != parameter.shape):
+            faults.append(f"{name} {list(tensor.shape)}")
+    if faults:
         raise RequestError(f"{path}: does not fit the model: {'; '.join(faults[:5])}")
 
 
@@ -158,6 +179,6 @@ def _optimizer_tensors(model: nn.Module, optimizer: Optimizer) -> dict[str, Tens
 
 def _random_state() -> dict[str, Tensor]:
     state = {"cpu": torch.get_rng_state()}
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         state["cuda"] = torch.cuda.get_rng_state()
     return state

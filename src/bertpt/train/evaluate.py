@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -54,15 +54,25 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def predict_heldout(
-    model: BertForPreTraining, stream: BatchStream, *, max_rows: int, precision: str = "fp32"
+    model: BertForPreTraining,
+    stream: BatchStream,
+    *,
+    max_rows: int,
+    precision: str = "fp32",
+    before_batch: Callable[[], None] = lambda: None,
 ) -> Predictions:
-    """Run the first epoch of a held-out stream, or ``max_rows`` of it; the last batch may be smaller."""
+    """Run the first epoch of a held-out stream, or ``max_rows`` of it; the last batch may be smaller.
+
+    Args:
+        before_batch: is called before each batch; what it raises ends the evaluation.
+    """
     plan = stream.plans.epoch(0)[:max_rows]
     device = next(model.parameters()).device
     per_row, second, labels = [], [], []
     mlm_nll, mlm_right, nsp_nll, nsp_right = [], [], [], []
     with evaluating(model):
         for start in range(0, len(plan), stream.batch_size):
+            before_batch()
             host = stream.rows(start, min(stream.batch_size, len(plan) - start))
             batch = host.to(device)
             with autocast(device, precision):

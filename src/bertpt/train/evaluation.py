@@ -97,7 +97,9 @@ def evaluate_run(
 def compare(store: TokenStore, predictions: Predictions) -> tuple[dict[str, float], dict[str, float]]:
     """Scores of the predictions, and the baselines on the very same rows and masks."""
     tokens, labels = store.heldout, predictions.labels
-    probabilities = baselines.unigram_probabilities(np.asarray(store.unigram), np.array(sorted(store.special_ids.values())))
+    probabilities = baselines.unigram_probabilities(
+        np.asarray(store.unigram), np.array(sorted(store.special_ids.values()))
+    )
     document_loss, share = baselines.document_count_loss(
         tokens, predictions.rows, predictions.predictions_per_row, predictions.in_second, labels, probabilities
     )
@@ -121,7 +123,8 @@ def compare(store: TokenStore, predictions: Predictions) -> tuple[dict[str, floa
 
 def _lines(evaluation: Evaluation) -> Iterator[str]:
     s, b = evaluation.scores, evaluation.baselines
-    yield f"{evaluation.run}, update {evaluation.step}: {evaluation.rows:,} held-out rows of up to {evaluation.length} tokens"
+    rows = f"{evaluation.rows:,} held-out rows of up to {evaluation.length} tokens"
+    yield f"{evaluation.run}, update {evaluation.step}: {rows}"
     yield f"  {'masked words':<26}{'model':>9}   without context"
     yield (
         f"  {'loss (nats)':<26}{s['mlm_loss']:>9.3f}   {b['unigram_loss']:.3f} corpus unigrams,"

@@ -25,8 +25,8 @@ class MetricsLog:
         self._drop_from(start)
         with named_write_faults(self.path):
             self._file = self.path.open("a", encoding="utf-8")
-            # Steps after the checkpoint were logged by the run that was interrupted; they come again.
-            self._board = SummaryWriter(str(run / "tb"), purge_step=start + 1 if start else None)
+            # Steps after the checkpoint (of a run without one: all) were logged before a kill; they come again.
+            self._board = SummaryWriter(str(run / "tb"), purge_step=start + 1)
 
     def _drop_from(self, start: int) -> None:
         if not self.path.is_file():
@@ -37,7 +37,9 @@ class MetricsLog:
     def write(self, kind: str, step: int, values: Mapping[str, float]) -> None:
         """Log ``values`` of update ``step``; ``kind`` (train, heldout) groups them."""
         entry: dict[str, Any] = {"kind": kind, "step": step}
-        entry |= {name: value if value == value and abs(value) != float("inf") else None for name, value in values.items()}
+        entry |= {
+            name: value if value == value and abs(value) != float("inf") else None for name, value in values.items()
+        }
         with named_write_faults(self.path):
             self._file.write(json.dumps(entry) + "\n")
             self._file.flush()

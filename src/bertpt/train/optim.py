@@ -17,9 +17,7 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
 
     Names are not asked (a renamed norm would silently decay). Each parameter is in one group, once.
     """
-    decayed = {
-        id(module.weight) for module in model.modules() if isinstance(module, nn.Linear | nn.Embedding)
-    }
+    decayed = {id(module.weight) for module in model.modules() if isinstance(module, nn.Linear | nn.Embedding)}
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     return [
         {"params": [p for p in parameters if id(p) in decayed], "weight_decay": weight_decay},
@@ -57,9 +55,7 @@ class UncorrectedAdamW(Optimizer):
             gradients: list[Tensor] = [p.grad for p in parameters if p.grad is not None]
             for parameter in parameters:
                 if not self.state[parameter]:
-                    self.state[parameter] = {
-                        name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")
-                    }
+                    self.state[parameter] = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
             first = [self.state[p]["exp_avg"] for p in parameters]
             second = [self.state[p]["exp_avg_sq"] for p in parameters]
             beta1, beta2 = group["betas"]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -22,7 +24,8 @@ from bertpt.data.paircheck import check_pairs
 from bertpt.data.store import TokenStore
 from bertpt.errors import BertptError, RequestError, Stopped
 from bertpt.model.pretraining import BertForPreTraining, pretraining_losses
-from bertpt.progress import Progress, say as say_stderr
+from bertpt.progress import Progress
+from bertpt.progress import say as say_stderr
 from bertpt.train.checkpoint import newest_checkpoint, restore, save_checkpoint
 from bertpt.train.evaluate import EVALUATION_SEED, heldout_scores, predict_heldout
 from bertpt.train.logs import MetricsLog
@@ -69,12 +72,17 @@ def choose_precision(name: str, device: torch.device) -> str:
     return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
 
 
+class _PutOff(Exception):
+    """A signal came during an evaluation."""
+
+
 @dataclass
 class _Position:
     """Where a run stands: everything that a resume needs besides tensors."""
 
     step: int = 0
     starts: list[list[int]] = field(default_factory=list)  # of each phase: rows before each epoch so far
+    evaluation_due: bool = False  # put off by a signal
 
 
 class Pretraining:
@@ -99,18 +107,24 @@ class Pretraining:
         if checkpoint is None:
             return
         restore(checkpoint, self.model, self.optimizer)
-        self.position = _Position(checkpoint.step, checkpoint.state["starts"])
-        if checkpoint.step < self.total:
+        state = checkpoint.state
+        self.position = _Position(checkpoint.step, state["starts"], state.get("evaluation_due", False))
+        if not self.finished:
             self.say(f"going on from {checkpoint.directory} (update {checkpoint.step} of {self.total})")
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing is left to do."""
+        return self.position.step >= self.total and not self.position.evaluation_due
 
     def train(self) -> None:
         """All updates that are left.
 
         Raises:
             Stopped: a signal came; the position was saved.
-            BertptError: the loss is no longer finite; the last checkpoint is as it was.
+            BertptError: loss or gradient are no longer finite; the last checkpoint is as it was.
         """
-        if self.position.step >= self.total:
+        if self.finished:
             return
         with (
             MetricsLog(self.run.directory, self.position.step) as log,
@@ -120,6 +134,9 @@ class Pretraining:
             end = 0
             for index, phase in enumerate(self.config.train.phases):
                 begin, end = end, end + phase.steps
+                if self.position.evaluation_due and self.position.step <= end:
+                    self._evaluate(phase, log, stop)
+                    self._save_and_leave(stop.requested)
                 if self.position.step < end:
                     self._train_phase(index, phase, begin, log, stop, progress)
 
@@ -146,21 +163,43 @@ class Pretraining:
             )
             self.position.step = step = update + 1
             last = step == self.total
-            if step % settings.log_every == 0 or last:
+            if step % settings.log_every == 0 or step == begin + phase.steps:
                 self._log(log, progress, totals, rate, time.perf_counter() - clock)
                 totals, clock = Totals.empty(), time.perf_counter()
             else:
                 progress.add()
             paused = time.perf_counter()
-            if last or (settings.eval_every and step % settings.eval_every == 0):
-                log.write("heldout", step, self.evaluate(phase))
-            if last or step % settings.save_every == 0 or stop.requested:
+            self.position.evaluation_due = last or (settings.eval_every > 0 and step % settings.eval_every == 0)
+            save = last or step % settings.save_every == 0
+            signal = stop.requested  # read once: what comes later is for the next update
+            if save or signal or self.position.evaluation_due:
+                self._check_finite(totals)
+            if self.position.evaluation_due:
+                self._evaluate(phase, log, stop)
+                signal = signal or stop.requested
+            if save or signal:
                 stream.plans.locate((step - begin) * phase.batch_size)  # rows before each epoch, if workers planned it
                 self.position.starts[index] = list(stream.plans.starts)
-                path = self.save()
+                self._save_and_leave(signal)
             clock += time.perf_counter() - paused
-            if stop.requested and not last:
-                raise Stopped(f"stopped by {stop.requested} after update {step}; saved {path}; the same command goes on")
+
+    def _evaluate(self, phase: Phase, log: MetricsLog, stop: StopFlag) -> None:
+        """Log the held-out scores; a signal puts them off until the run goes on."""
+
+        def leave_off() -> None:
+            if stop.requested:
+                raise _PutOff
+
+        with suppress(_PutOff):
+            log.write("heldout", self.position.step, self.evaluate(phase, leave_off))
+            self.position.evaluation_due = False
+
+    def _save_and_leave(self, signal: str | None) -> None:
+        """Save, and leave for a signal unless all is done."""
+        path = self.save()
+        if signal and not self.finished:
+            step = self.position.step
+            raise Stopped(f"stopped by {signal} after update {step}; saved {path}; the same command goes on")
 
     def stream(self, phase: Phase, starts: list[int]) -> BatchStream:
         """Training rows of a phase, one micro-batch an item."""
@@ -188,14 +227,8 @@ class Pretraining:
             yield micro
 
     def _log(self, log: MetricsLog, progress: Progress, totals: Totals, rate: float, seconds: float) -> None:
-        values = totals.means()  # the one place that waits for the device
-        if not all(abs(value) < float("inf") for value in values.values()):
-            raise BertptError(
-                f"the loss is not finite at update {self.position.step} ({values}); lower train.optimizer.lr or"
-                " lengthen the warm-up. The last checkpoint is as it was."
-            )
         assert totals.gradient_norm is not None
-        values |= {
+        values = totals.means() | {
             "lr": rate,
             "gradient_norm": float(totals.gradient_norm),
             "tokens_per_second": totals.tokens / seconds,
@@ -203,16 +236,35 @@ class Pretraining:
             "padding_share": 1 - totals.tokens / totals.grid,
         }
         log.write("train", self.position.step, values)
+        self._check_finite(totals)
         shown = {"mlm": f"{values['mlm_loss']:.3f}", "tokens/s": f"{values['tokens_per_second']:,.0f}"}
         if "nsp_accuracy" in values:
             shown["nsp"] = f"{values['nsp_accuracy']:.1%}"
         progress.add(1, **shown)
 
-    def evaluate(self, phase: Phase) -> dict[str, float]:
-        """Scores on the held-out rows at the phase's length."""
+    def _check_finite(self, totals: Totals) -> None:
+        """Weights that are no longer numbers are never saved. Waits for the device.
+
+        The last gradient and the losses tell: one that was not finite before it shows in every loss after it.
+        """
+        values = totals.means()
+        if totals.gradient_norm is not None:
+            values["gradient_norm"] = float(totals.gradient_norm)
+        if not all(math.isfinite(value) for value in values.values()):
+            raise BertptError(
+                f"update {self.position.step}: loss or gradient are not finite ({values}); lower train.optimizer.lr or"
+                " lengthen the warm-up; the last checkpoint is as it was"
+            )
+
+    def evaluate(self, phase: Phase, before_batch: Callable[[], None] = lambda: None) -> dict[str, float]:
+        """Scores on the held-out rows at the phase's length; what ``before_batch`` raises ends the evaluation."""
         stream = heldout_stream(self.store, self.config, phase.length)
         predictions = predict_heldout(
-            self.model, stream, max_rows=self.config.evaluate.max_rows, precision=self.precision
+            self.model,
+            stream,
+            max_rows=self.config.evaluate.max_rows,
+            precision=self.precision,
+            before_batch=before_batch,
         )
         return heldout_scores(predictions)
 
@@ -220,6 +272,7 @@ class Pretraining:
         """Write a checkpoint of the present position."""
         state: dict[str, Any] = {
             "starts": self.position.starts,
+            "evaluation_due": self.position.evaluation_due,
             "model": plain(self.config.model),
             "vocab_size": self.store.vocab_size,
             "nsp": self.config.pairs.rule != "none",
@@ -261,7 +314,7 @@ def pretrain(config: Config, *, overwrite: bool = False, say: Callable[[str], No
     tokenizer = tokenizer_dir(config)
     run = create_or_resume(config, {"store": store.manifest["fingerprint"]}, tokenizer, overwrite=overwrite)
     training = Pretraining(run, store, say)
-    if training.position.step >= training.total:
+    if training.finished:
         say(f"{run.directory}: finished ({training.total} updates); nothing to do")
         return run
     special = torch.tensor(sorted(store.special_ids.values())).numpy()

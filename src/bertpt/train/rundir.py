@@ -99,9 +99,9 @@ def _refuse_other(run: Run, config: Config, facts: dict[str, Any]) -> None:
     old, new = _flat(plain(run.config) | {"inputs": run.facts}), _flat(plain(config) | {"inputs": facts})
     differing = [key for key in sorted(old.keys() | new.keys()) if key not in _FREE and old.get(key) != new.get(key)]
     if differing:
-        lines = [f"{run.directory}: is a run of another configuration; --overwrite starts it again,"
-                 f" --set name=NAME keeps both. Differing:"]
-        raise RequestError(lines + [f"  {key}: {old.get(key)!r} there, {new.get(key)!r} now" for key in differing])
+        line = f"{run.directory}: is a run of another configuration; --overwrite starts it again, --set name=NAME keeps"
+        keys = [f"  {key}: {old.get(key)!r} there, {new.get(key)!r} now" for key in differing]
+        raise RequestError([f"{line} both. Differing:", *keys])
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
