@@ -43,7 +43,7 @@ def make_tokens(documents: Sequence[Document], sources: Sequence[int] | None = N
     ids = [token for document in documents for sentence in document for token in sentence]
     sizes = [len(document) for document in documents]
     return Tokens(
-        np.array(ids, np.uint16),
+        np.array(ids, np.uint16 if max(ids, default=0) < 2**16 else np.uint32),
         np.cumsum([0, *lengths], dtype=np.int64),
         np.cumsum([0, *sizes], dtype=np.int64),
         np.array(sources or [0] * len(documents), np.uint8),

@@ -27,7 +27,9 @@ def unigram_entropy(probabilities: NDArray[np.float64]) -> float:
 
 
 def unigram_loss(labels: I64, probabilities: NDArray[np.float64]) -> float:
-    """Mean -log p of the held-out labels under the training text's unigrams, nats."""
+    """Mean -log p of the held-out labels under the training text's unigrams, nats; NaN without labels."""
+    if not len(labels):
+        return float("nan")
     return float(-np.log(np.maximum(probabilities[labels], 1e-300)).mean())
 
 
@@ -51,8 +53,10 @@ def document_count_loss(
     favour the baseline: a model sees one row, and tunes nothing on held-out text.
 
     Returns:
-        loss, best share.
+        loss, best share; NaN without labels.
     """
+    if not len(labels):
+        return float("nan"), float("nan")
     row = np.repeat(np.arange(len(rows)), per_row)
     start = np.where(in_second, rows["b_start"][row], rows["a_start"][row])
     document = document_of(tokens, start)
