@@ -106,15 +106,19 @@ def predict_heldout(
 
 def heldout_scores(predictions: Predictions) -> dict[str, float]:
     """Mean losses (nats), perplexity (``inf`` above e**709) and accuracies, each weighted by its own count."""
-    loss = float(predictions.mlm_nll.mean())
+    loss = _mean(predictions.mlm_nll)
     with np.errstate(over="ignore"):
         perplexity = float(np.exp(loss))
     scores = {
         "mlm_loss": loss,
         "mlm_perplexity": perplexity,
-        "mlm_accuracy": float(predictions.mlm_right.mean()),
+        "mlm_accuracy": _mean(predictions.mlm_right),
     }
     if len(predictions.nsp_nll):
-        scores["nsp_loss"] = float(predictions.nsp_nll.mean())
-        scores["nsp_accuracy"] = float(predictions.nsp_right.mean())
+        scores["nsp_loss"] = _mean(predictions.nsp_nll)
+        scores["nsp_accuracy"] = _mean(predictions.nsp_right)
     return scores
+
+
+def _mean(values: NDArray[Any]) -> float:
+    return float(values.mean()) if len(values) else float("nan")
