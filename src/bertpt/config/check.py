@@ -22,6 +22,7 @@ def impossible(config: Config) -> Iterator[Impossible]:
     """Each combination that cannot work, with the values and what to set instead."""
     yield from _model(config)
     yield from _train(config)
+    yield from _tokenizer(config)
     yield from _examples(config)
     yield from _heldout(config)
     yield from _sources(config)
@@ -29,7 +30,7 @@ def impossible(config: Config) -> Iterator[Impossible]:
 
 def _model(config: Config) -> Iterator[Impossible]:
     model = config.model
-    if model.hidden_size % model.num_attention_heads:
+    if model.hidden_size % model.num_attention_heads and not _of_weights(config, "hidden_size"):
         fitting = [n for n in range(1, model.hidden_size + 1) if model.hidden_size % n == 0]
         nearest = min(fitting, key=lambda n: abs(n - model.num_attention_heads))
         yield Impossible(
@@ -44,12 +45,17 @@ def _model(config: Config) -> Iterator[Impossible]:
         )
 
 
+def _of_weights(config: Config, key: str) -> bool:
+    """Whether a key of the shape is not known yet: it comes from the weights of ``model.init_from``."""
+    return config.model.init_from is not None and key not in config.model.model_fields_set
+
+
 def _train(config: Config) -> Iterator[Impossible]:
     phases = config.train.phases
     positions = config.model.max_position_embeddings
     for index, phase in enumerate(phases):
         where = f"train.phases.{index}"
-        if phase.length > positions:
+        if phase.length > positions and not _of_weights(config, "max_position_embeddings"):
             yield Impossible(
                 (f"{where}.length", "model.max_position_embeddings"),
                 f"{where}.length: {phase.length} is above model.max_position_embeddings {positions};"
@@ -75,6 +81,16 @@ def _train(config: Config) -> Iterator[Impossible]:
         yield Impossible(
             ("train.schedule.warmup_steps", "train.schedule.warmup_ratio"),
             "train.schedule: warmup_steps and warmup_ratio are both set; remove one",
+        )
+
+
+def _tokenizer(config: Config) -> Iterator[Impossible]:
+    tokenizer = config.tokenizer
+    if tokenizer.extend_from is not None and tokenizer.from_ is None and config.model.init_from is None:
+        yield Impossible(
+            ("tokenizer.extend_from", "tokenizer.from", "model.init_from"),
+            f"tokenizer.extend_from: {tokenizer.extend_from} has no vocabulary to extend; set tokenizer.from or"
+            " model.init_from",
         )
 
 

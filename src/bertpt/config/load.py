@@ -10,12 +10,13 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from bertpt.config.schema import Config
+from bertpt.config.schema import Config, Model
 from bertpt.config.validate import validate
 from bertpt.config.yaml import dump_yaml, parse_yaml
 from bertpt.errors import RequestError
 
 DEFAULT = "base"
+_TAKE_AWAY = ("corpus.sources=", "model.init_from=")
 
 
 def _shipped_folder() -> Path:
@@ -63,16 +64,20 @@ def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 
 
 def _extend(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """:func:`_merge`, less what belonged to replaced sources.
+    """:func:`_merge`, less what belonged to replaced sources or weights.
 
     Other sources are another corpus: it must not inherit the name (and the folder) of the one replaced, nor its
-    fallback.
+    fallback. Weights to start from have a shape: that of the configuration extended is not meant for them.
     """
     merged = _merge(base, over)
     corpus = over.get("corpus")
     if isinstance(corpus, dict) and "sources" in corpus:
         for key in {"name", "fallback"} - corpus.keys():
             merged["corpus"].pop(key, None)
+    model = over.get("model")
+    if isinstance(model, dict) and model.get("init_from") is not None:
+        for key in set(Model.shape_keys) - model.keys():
+            merged["model"].pop(key, None)
     return merged
 
 
@@ -145,8 +150,8 @@ def load_config(name: str | Path = DEFAULT, overrides: Sequence[str] = (), **pla
     """
     path = find_config(name)
     data = {"name": path.stem} | _read(path)
-    # Other sources take the name of the ones they replace away: a name that is set as well must come after.
-    for assignment in sorted(overrides, key=lambda text: not text.replace(" ", "").startswith("corpus.sources=")):
+    # Other sources take away the name of those they replace, weights the shape: what is set as well must come after.
+    for assignment in sorted(overrides, key=lambda text: not text.replace(" ", "").startswith(_TAKE_AWAY)):
         data = _apply(data, assignment)
     data |= {key: str(value) for key, value in places.items() if value is not None}
     try:

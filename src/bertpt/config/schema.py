@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from pathlib import PurePath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
@@ -179,7 +179,16 @@ class Corpus(Section):
 class Tokenizer(Section):
     """WordPiece vocabulary: trained on the corpus, or a given one."""
 
-    from_: str | None = Field(None, alias="from", description="A vocab.txt or a tokenizer folder to use as it is.")
+    from_: str | None = Field(
+        None,
+        alias="from",
+        description="A vocab.txt or a tokenizer folder to use as it is; default: the tokenizer of model.init_from.",
+    )
+    extend_from: str | None = Field(
+        None,
+        description="A file of words, one a line, or a vocab.txt: those that the given tokenizer cuts into pieces"
+        " become entries at the vocabulary's end.",
+    )
     vocab_size: Annotated[int, Field(ge=6), NoSwitch] = Field(
         30522, description="At most so many entries, specials included."
     )
@@ -230,6 +239,11 @@ class Masking(Section):
 class Model(Section):
     """Shape of the network, by the names of the Hugging Face ``BertConfig``."""
 
+    init_from: str | None = Field(
+        None,
+        description="A run, a checkpoint, or a directory made by `bertpt import` or transformers whose weights, shape"
+        " and tokenizer to go on with. Keys of the shape are then left out; max_position_embeddings may be larger.",
+    )
     hidden_size: Positive = 768
     num_hidden_layers: Positive = 12
     num_attention_heads: Positive = 12
@@ -244,6 +258,18 @@ class Model(Section):
     pad_vocab_to_multiple_of: Positive = Field(
         1, description="Rows of the token embedding; extra rows are never predicted nor drawn."
     )
+
+    shape_keys: ClassVar[tuple[str, ...]] = (
+        "hidden_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "intermediate_size",
+        "hidden_act",
+        "max_position_embeddings",
+        "type_vocab_size",
+        "layer_norm_eps",
+    )
+    """What weights fix: with ``init_from`` these come from it."""
 
     @property
     def ffn_size(self) -> int:

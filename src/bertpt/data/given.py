@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from bertpt.config import Config
 from bertpt.config.schema import Tokenizer as TokenizerConfig
 from bertpt.data.wordpiece import Normalising, check_vocabulary, read_backend, read_normalising
 from bertpt.errors import RequestError
@@ -18,8 +19,30 @@ def normalising_of(config: TokenizerConfig) -> Normalising:
     return Normalising(config.lowercase, accents, config.handle_chinese_chars)
 
 
-def given_hashes(path: Path) -> dict[str, str]:
+def tokenizer_of_weights(place: Path) -> Path:
+    """The tokenizer folder of a run, a checkpoint, or a directory that holds a model and its tokenizer."""
+    of_run = [place.parents[1] / "tokenizer"] if place.absolute().parent.name == "checkpoints" else []
+    return next((folder for folder in (place / "tokenizer", place, *of_run) if holds_vocabulary(folder)), place)
+
+
+def holds_vocabulary(folder: Path) -> bool:
+    """Whether a folder holds a tokenizer that can be read."""
+    return any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt"))
+
+
+def given_place(config: Config) -> Path | None:
+    """Where a given vocabulary lies: ``tokenizer.from``, else beside the weights of ``model.init_from``."""
+    if config.tokenizer.from_ is not None:
+        return Path(config.tokenizer.from_)
+    return None if config.model.init_from is None else tokenizer_of_weights(Path(config.model.init_from))
+
+
+def given_hashes(path: Path, key: str = "tokenizer.from") -> dict[str, str]:
     """SHA-256 of each file that ``read_given`` would read.
+
+    Args:
+        path: a vocabulary or a tokenizer folder.
+        key: the setting that names it, for the error.
 
     Raises:
         RequestError: there is no vocabulary at ``path``.
@@ -29,7 +52,7 @@ def given_hashes(path: Path) -> dict[str, str]:
     hashes = {name: sha256_file(path / name) for name in _FILES if (path / name).is_file()}
     if not {"tokenizer.json", "vocab.txt"} & set(hashes):
         what = "neither tokenizer.json nor vocab.txt in this folder" if path.is_dir() else "no such file or folder"
-        raise RequestError(f"tokenizer.from: {path}: {what}")
+        raise RequestError(f"{key}: {path}: {what}")
     return hashes
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from bertpt.config import Config
-from bertpt.data.given import given_hashes, normalising_of
+from bertpt.data.extend import words_hash
+from bertpt.data.given import given_hashes, given_place, normalising_of
 from bertpt.data.languages import language_code
 from bertpt.data.stage import stage_key
 from bertpt.errors import RequestError
@@ -49,10 +50,12 @@ def tokenizer_key(config: Config) -> tuple[str, dict[str, Any], dict[str, str]]:
         "strip_accents": flags.strip_accents,
         "handle_chinese_chars": flags.handle_chinese_chars,
     }
-    if chosen.from_ is not None:
-        hashes = given_hashes(Path(chosen.from_))
+    if (given := given_place(config)) is not None:
+        hashes = given_hashes(given, "model.init_from" if chosen.from_ is None else "tokenizer.from")
         settings = settings if list(hashes) == ["vocab.txt"] else {}
         inputs = {"given": fingerprint(hashes)}
+        if chosen.extend_from is not None:
+            inputs["words"] = words_hash(Path(chosen.extend_from))
     else:
         inputs = {"documents": finished(documents_dir(config), "download")["fingerprint"]}
         for name in ("vocab_size", "min_frequency", "sample_bytes", "seed"):

@@ -10,7 +10,8 @@ from typing import Any
 
 from bertpt.config import Config
 from bertpt.data.documents import Document, iter_documents
-from bertpt.data.given import normalising_of, read_given
+from bertpt.data.extend import extend, new_entries
+from bertpt.data.given import given_place, holds_vocabulary, normalising_of, read_given, tokenizer_of_weights
 from bertpt.data.locate import documents_dir, tokenizer_dir, tokenizer_key
 from bertpt.data.sizes import corpus_size
 from bertpt.data.stage import StageResult, existing
@@ -42,10 +43,8 @@ def train_tokenizer(
     if (manifest := existing(directory, overwrite)) is not None:
         say(f"tokenizer: {directory} is up to date ({manifest['counts']['entries']:,} entries)")
         return StageResult(directory, manifest, skipped=True)
-    if config.tokenizer.from_ is not None:
-        tokens, flags = read_given(Path(config.tokenizer.from_), config.tokenizer)
-        counts: dict[str, Any] = {"entries": len(tokens)}
-        _say_given(tokens, flags, config, say)
+    if (given := given_place(config)) is not None:
+        tokens, flags, counts = _given(given, config, say)
     else:
         flags = normalising_of(config.tokenizer)
         tokens, counts = _train(config, flags, say, progress)
@@ -65,8 +64,40 @@ def _check(directory: Path, tokens: list[str]) -> None:
         raise BertptError(f"{directory}: the saved tokenizer does not hold the vocabulary that was made")
 
 
-def _say_given(tokens: list[str], flags: Normalising, config: Config, say: Callable[[str], None]) -> None:
-    say(f"tokenizer: {len(tokens):,} entries from {config.tokenizer.from_}, lowercase {str(flags.lowercase).lower()}")
+def _given(place: Path, config: Config, say: Callable[[str], None]) -> tuple[list[str], Normalising, dict[str, Any]]:
+    """The given vocabulary, longer by the words of ``tokenizer.extend_from``."""
+    tokens, flags = read_given(place, config.tokenizer)
+    _say_given(tokens, flags, place, say)
+    counts: dict[str, Any] = {"entries": len(tokens)}
+    if config.tokenizer.extend_from is not None:
+        extension = extend(tokens, flags, Path(config.tokenizer.extend_from))
+        say(f"tokenizer: {extension.report(config.tokenizer.extend_from)}")
+        tokens = extension.tokens
+        counts = {"entries": len(tokens), "extension": extension.counts}
+    if config.model.init_from is not None and config.tokenizer.from_ is not None:
+        _check_weights(tokens, flags, config)
+    return tokens, flags, counts
+
+
+def _check_weights(tokens: list[str], flags: Normalising, config: Config) -> None:
+    """Refuse a vocabulary that is not the one of the weights to start from, or that with words added."""
+    place = tokenizer_of_weights(Path(str(config.model.init_from)))
+    if not holds_vocabulary(place):
+        return  # weights alone: their number of rows is compared when they are loaded
+    old, old_flags = read_given(place, config.tokenizer)
+    try:
+        new_entries(old, tokens)
+        if flags != old_flags:
+            raise RequestError(f"{flags}, the weights were trained with {old_flags}")
+    except RequestError as error:
+        raise RequestError(
+            f"tokenizer.from: {config.tokenizer.from_}: does not fit model.init_from {config.model.init_from}: {error};"
+            " leave tokenizer.from out to take the tokenizer of the weights"
+        ) from error
+
+
+def _say_given(tokens: list[str], flags: Normalising, place: Path, say: Callable[[str], None]) -> None:
+    say(f"tokenizer: {len(tokens):,} entries from {place}, lowercase {str(flags.lowercase).lower()}")
     capitals = sum(token != token.lower() for token in tokens if token not in SPECIALS)
     if flags.lowercase and capitals > _CASED_WARNING:
         say(f"tokenizer: {capitals:,} entries have capitals that lower-cased text never uses; set lowercase: false")

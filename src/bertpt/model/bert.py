@@ -7,6 +7,8 @@ the T real tokens; attention scatters them into the [B, L] grid and back.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -120,6 +122,13 @@ class Encoder(nn.Module):
             hidden = layer(hidden, batch)
         return hidden
 
+    def each(self, hidden: Tensor, batch: Batch) -> Iterator[Tensor]:
+        """What goes into the first layer, then what each layer makes of it: num_hidden_layers + 1 of [T, H]."""
+        yield hidden
+        for layer in self.layer:
+            hidden = layer(hidden, batch)
+            yield hidden
+
 
 class Pooler(nn.Module):
     """Dense and tanh on the first token of each row: [T, H] -> [B, H]. Trained only with NSP."""
@@ -145,6 +154,10 @@ class Bert(nn.Module):
     def forward(self, batch: Batch) -> Tensor:
         """Hidden states [T, H] of the last layer."""
         return self.encoder(self.embeddings(batch), batch)  # type: ignore[no-any-return]
+
+    def hidden_states(self, batch: Batch) -> Iterator[Tensor]:
+        """Hidden states [T, H] of the embeddings (0) and of layers 1 to num_hidden_layers, one after the other."""
+        return self.encoder.each(self.embeddings(batch), batch)
 
 
 def initialize(module: nn.Module, std: float) -> None:
