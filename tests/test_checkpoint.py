@@ -295,6 +295,12 @@ def test_nothing_is_pickled() -> None:
     )
     files = sorted(source.rglob("*.py"))
     assert len(files) > 30
+    # Files of others may be pickled: their one reader takes tensors alone.
+    reader = source / "interop" / "weights.py"
+    calls = [line for line in reader.read_text(encoding="utf-8").split("\n") if forbidden.search(line)]
+    assert len(calls) == 1
+    assert "weights_only=True" in calls[0]
+    files.remove(reader)
     found = [str(path) for path in files if forbidden.search(path.read_text(encoding="utf-8"))]
     assert found == []
 

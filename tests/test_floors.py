@@ -25,7 +25,7 @@ FLOORS = {
     "train": 3.0,
     "tasks": 4.0,
     "interop": 5.0,
-    "predict": 5.0,
+    "predict": 5.2,
     "pipeline": 5.5,
     "cli": 6.0,
     "__main__": 6.1,

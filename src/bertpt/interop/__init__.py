@@ -1,0 +1,1 @@
+"""Exchange of models: the Hugging Face layout in and out, ONNX out."""
