@@ -1,0 +1,91 @@
+"""Every command and configuration in README.md and docs/ is run, or carries a stated skip.
+
+An HTML comment before a block says what is to be done with it:
+``skip: reason``; ``dry-run: reason`` (run with --dry-run); ``file: NAME`` (content of a file that later blocks use).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from stage_helpers import wordy_documents
+from train_helpers import Tiny, quiet
+
+from bertpt.train.pretrain import pretrain
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+_BLOCK = re.compile(r"(?:<!-- (\w[\w-]*): (.*?) -->\n)?```(\w+)\n(.*?)```", re.DOTALL)
+
+
+class Block(NamedTuple):
+    page: str
+    directive: str
+    argument: str
+    language: str
+    text: str
+
+
+BLOCKS = [
+    Block(page.name, match[1] or "", match[2] or "", match[3], match[4])
+    for page in PAGES
+    for match in _BLOCK.finditer(page.read_text(encoding="utf-8"))
+]
+COMMANDS = [block for block in BLOCKS if block.language in ("bash", "sh", "console", "python")]
+
+
+def test_the_readme_has_commands_and_each_directive_is_known() -> None:
+    assert sum(block.page == "README.md" for block in COMMANDS) >= 5
+    assert {block.directive for block in BLOCKS} <= {"", "skip", "dry-run", "file"}
+    assert all(block.argument.strip() for block in BLOCKS if block.directive)
+
+
+def test_no_placeholder_is_left() -> None:
+    for page in PAGES:
+        assert not re.findall(r"\b(?:TODO|TBD|FIXME|DEMO_\w+)\b", page.read_text(encoding="utf-8")), page.name
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+@pytest.fixture(scope="module")
+def newcomer(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+    """A folder as a newcomer's after the demo: a run named demo, texts, the files of the pages; and an environment."""
+    home = tmp_path_factory.mktemp("newcomer")
+    shutil.copytree(tiny.folder / "data", home / "data")
+    (home / "configs").symlink_to(ROOT / "configs")
+    pretrain(tiny.config(home / "runs", name="demo"), say=quiet)
+    (home / "my-texts").mkdir()
+    for number, text in enumerate(wordy_documents(30)):
+        (home / "my-texts" / f"{number}.txt").write_text(text, encoding="utf-8")
+    for block in BLOCKS:
+        if block.directive == "file":
+            (home / block.argument).write_text(block.text, encoding="utf-8")
+    shim = home / "bin" / "bertpt"
+    shim.parent.mkdir()
+    shim.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m bertpt "$@"\n', encoding="utf-8")
+    shim.chmod(0o755)
+    return home, os.environ | {"PATH": f"{shim.parent}{os.pathsep}{os.environ['PATH']}"}
+
+
+@pytest.mark.parametrize("block", COMMANDS, ids=lambda block: f"{block.page}:{block.text.split(chr(10))[0][:60]}")
+def test_the_block_runs_as_printed(block: Block, newcomer: tuple[Path, dict[str, str]]) -> None:
+    if block.directive == "skip":
+        pytest.skip(block.argument)
+    home, environment = newcomer
+    text = block.text
+    if block.directive == "dry-run":
+        text = re.sub(r"^(bertpt .*?)(\s+#.*)?$", r"\1 --dry-run", text, flags=re.MULTILINE)
+    command = [sys.executable, "-c", text] if block.language == "python" else ["bash", "-euo", "pipefail", "-c", text]
+    done = subprocess.run(command, cwd=home, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
