@@ -26,15 +26,23 @@ def documents_dir(config: Config) -> Path:
     return corpus_dir(config) / "documents"
 
 
-def finished(directory: Path, command: str) -> dict[str, Any]:
+_STAGES = ("download", "train-tokenizer", "prepare")
+
+
+def finished(config: Config, directory: Path, command: str) -> dict[str, Any]:
     """The manifest of a stage that has to be finished.
 
     Raises:
-        RequestError: it is not; the line names the command that makes it.
+        RequestError: it is not; the line names the commands that make what is missing, with what they download.
     """
     manifest = read_manifest(directory)
     if manifest is None:
-        raise RequestError(f"{directory}: not there yet; `bertpt {command}` makes it, `bertpt run` makes all")
+        commands = [f"`bertpt {stage}`" for stage in _STAGES[_STAGES.index(command) :]]
+        sizes = [str(size) for source in config.corpus.sources if (size := getattr(source, "size", None))]
+        if command == "download" and sizes:
+            commands[0] += f" ({' + '.join(sizes)} to download)"
+        make = f"{commands[0]} makes it" if len(commands) == 1 else f"{', '.join(commands)} make what is missing"
+        raise RequestError(f"{directory}: not there yet; {make}, `bertpt run` makes all")
     return manifest
 
 
@@ -57,7 +65,7 @@ def tokenizer_key(config: Config) -> tuple[str, dict[str, Any], dict[str, str]]:
         if chosen.extend_from is not None:
             inputs["words"] = words_hash(Path(chosen.extend_from))
     else:
-        inputs = {"documents": finished(documents_dir(config), "download")["fingerprint"]}
+        inputs = {"documents": finished(config, documents_dir(config), "download")["fingerprint"]}
         for name in ("vocab_size", "min_frequency", "sample_bytes", "seed"):
             settings[name] = getattr(chosen, name)
     return stage_key("train-tokenizer", settings, inputs), settings, inputs
@@ -76,8 +84,8 @@ def store_key(config: Config) -> tuple[str, dict[str, Any], dict[str, str]]:
     """
     corpus = config.corpus
     inputs = {
-        "documents": finished(documents_dir(config), "download")["fingerprint"],
-        "tokenizer": finished(tokenizer_dir(config), "train-tokenizer")["fingerprint"],
+        "documents": finished(config, documents_dir(config), "download")["fingerprint"],
+        "tokenizer": finished(config, tokenizer_dir(config), "train-tokenizer")["fingerprint"],
     }
     settings = {
         "sentences": corpus.sentences,
@@ -99,5 +107,5 @@ def finished_store(config: Config) -> Path:
         RequestError: a stage before it, or the store itself, is missing; the line names the command.
     """
     directory = store_dir(config)
-    finished(directory, "prepare")
+    finished(config, directory, "prepare")
     return directory
