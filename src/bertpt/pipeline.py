@@ -20,11 +20,11 @@ from bertpt.data.prepare import prepare
 from bertpt.data.store import TokenStore
 from bertpt.data.tokenizer import train_tokenizer
 from bertpt.files import fingerprint, read_json, write_json
+from bertpt.interop.continuing import pretrain
 from bertpt.predict import Filled, Predictor, Sample, heldout_samples
 from bertpt.progress import say as say_line
 from bertpt.train.checkpoint import checkpoints
 from bertpt.train.evaluation import Evaluation, evaluate_run
-from bertpt.train.pretrain import pretrain
 from bertpt.train.rundir import Run
 
 Say = Callable[[str], None]

@@ -108,7 +108,7 @@ def pretrain(
     configuration = _load(config, overrides, data_dir, runs_dir)
     if dry_run:
         return _dry(configuration, quiet, as_json)
-    from bertpt.train.pretrain import pretrain as work
+    from bertpt.interop.continuing import pretrain as work
 
     done = work(configuration, overwrite=overwrite, say=_say(quiet))
     typer.echo(json.dumps({"run": str(done.directory)}) if as_json else done.directory)

@@ -22,12 +22,14 @@ from bertpt.data.loader import BatchStream
 from bertpt.data.locate import finished_store, tokenizer_dir
 from bertpt.data.paircheck import check_pairs
 from bertpt.data.store import TokenStore
+from bertpt.data.wordpiece import load_tokenizer
 from bertpt.errors import BertptError, RequestError, Stopped
 from bertpt.model.pretraining import BertForPreTraining, pretraining_losses
 from bertpt.progress import Progress
 from bertpt.progress import say as say_stderr
 from bertpt.train.checkpoint import newest_checkpoint, restore, save_checkpoint
 from bertpt.train.evaluate import EVALUATION_SEED, heldout_scores, predict_heldout
+from bertpt.train.initial import InitialWeights, checked_start, start_from
 from bertpt.train.logs import MetricsLog
 from bertpt.train.optim import build_optimizer
 from bertpt.train.rundir import Run, create_or_resume
@@ -88,7 +90,9 @@ class _Position:
 class Pretraining:
     """One run: what ``pretrain`` sets up, and its loop."""
 
-    def __init__(self, run: Run, store: TokenStore, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, run: Run, store: TokenStore, say: Callable[[str], None], initial: InitialWeights | None = None
+    ) -> None:
         config = run.config
         self.run, self.config, self.store, self.say = run, config, store, say
         self.device = choose_device(config.train.device)
@@ -97,6 +101,7 @@ class Pretraining:
         torch.set_flush_denormal(True)
         torch.manual_seed(config.train.seed)
         self.model = BertForPreTraining(config.model, store.vocab_size, nsp=config.pairs.rule != "none").to(self.device)
+        self.initial = initial
         self.optimizer: Optimizer = build_optimizer(self.model, config.train.optimizer)
         self.position = _Position(starts=[[0] for _ in config.train.phases])
         self.total = sum(phase.steps for phase in config.train.phases)
@@ -105,12 +110,19 @@ class Pretraining:
     def _resume(self) -> None:
         checkpoint = newest_checkpoint(self.run.directory, self.say)
         if checkpoint is None:
+            self._start()
             return
         restore(checkpoint, self.model, self.optimizer)
         state = checkpoint.state
         self.position = _Position(checkpoint.step, state["starts"], state.get("evaluation_due", False))
         if not self.finished:
             self.say(f"going on from {checkpoint.directory} (update {checkpoint.step} of {self.total})")
+
+    def _start(self) -> None:
+        """Take the initial weights, where there are any."""
+        if self.initial is not None:
+            for line in start_from(self.model, self.initial, load_tokenizer(self.run.tokenizer)):
+                self.say(line)
 
     @property
     def finished(self) -> bool:
@@ -298,8 +310,20 @@ def heldout_stream(store: TokenStore, config: Config, length: int) -> BatchStrea
     )
 
 
-def pretrain(config: Config, *, overwrite: bool = False, say: Callable[[str], None] = say_stderr) -> Run:
+def pretrain(
+    config: Config,
+    *,
+    initial: InitialWeights | None = None,
+    overwrite: bool = False,
+    say: Callable[[str], None] = say_stderr,
+) -> Run:
     """Train the model of a configuration, or go on with the run of its name.
+
+    Args:
+        config: the configuration.
+        initial: the weights that ``model.init_from`` names (``interop.continuing.pretrain`` reads them).
+        overwrite: start again where a run of that name is.
+        say: gets lines for people.
 
     Returns:
         The run, trained to its last update.
@@ -311,9 +335,14 @@ def pretrain(config: Config, *, overwrite: bool = False, say: Callable[[str], No
     """
     store = TokenStore.open(finished_store(config))
     check_pairs(store.manifest, config.pairs.rule)
+    choose_device(config.train.device)  # refuses before anything is written
     tokenizer = tokenizer_dir(config)
-    run = create_or_resume(config, {"store": store.manifest["fingerprint"]}, tokenizer, overwrite=overwrite)
-    training = Pretraining(run, store, say)
+    facts = {"store": store.manifest["fingerprint"]}
+    if initial is not None or config.model.init_from is not None:
+        config = checked_start(config, initial, load_tokenizer(tokenizer))
+        facts |= {} if initial is None else {"initial": initial.fingerprint()}
+    run = create_or_resume(config, facts, tokenizer, overwrite=overwrite)
+    training = Pretraining(run, store, say, initial)
     if training.finished:
         say(f"{run.directory}: finished ({training.total} updates); nothing to do")
         return run

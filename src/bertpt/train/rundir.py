@@ -12,11 +12,14 @@ from bertpt.config.yaml import parse_yaml
 from bertpt.errors import RequestError
 from bertpt.files import read_json, staged_directory, write_json
 
-# Changing these changes neither the result nor the data: a resumed run takes the new values.
+# Changing these changes neither the result nor the data: a resumed run takes the new values. Weights and words may lie
+# elsewhere now, for what they hold is compared by fingerprint.
 _FREE = {
     "description",
     "data_dir",
     "runs_dir",
+    "model.init_from",
+    "tokenizer.extend_from",
     "train.workers",
     "train.device",
     "train.log_every",
