@@ -16,7 +16,8 @@ from store_helpers import SPECIAL, as_documents, make_store, random_documents
 from bertpt.batch import Batch
 from bertpt.config.schema import Masking, Pairs
 from bertpt.data import loader
-from bertpt.data.loader import BatchStream, gather
+from bertpt.data.loader import BatchStream, gather, masker_for
+from bertpt.data.masking import row_keys
 from bertpt.data.plan import plan_epoch
 from bertpt.data.store import TokenStore
 
@@ -158,6 +159,22 @@ def test_a_batch_over_the_border_of_epochs_is_both_its_parts(store: TokenStore) 
     before, after = stream.rows(border - 3, 3), stream.rows(border, 3)
     assert restored(both) == restored(before) + restored(after)
     assert both.input_ids.tolist() == before.input_ids.tolist() + after.input_ids.tolist()
+
+
+def test_the_masks_of_a_row_follow_from_seed_epoch_and_place(store: TokenStore) -> None:
+    stream = stream_of(store)
+    starts = [sum(len(stream.plans.epoch(e)) for e in range(n)) for n in range(3)]
+    masked = []
+    for epoch, start in enumerate(starts):
+        batch = stream.rows(start + 4, 9)
+        packed = gather(store.train, stream.plans.epoch(epoch)[4:13], SPECIAL)
+        keys = row_keys(3, np.full(9, epoch), np.arange(4, 13))
+        ids, positions, _ = masker_for(store, Masking())(packed.ids, packed.lengths, keys, 5)
+        assert batch.input_ids.tolist() == ids.tolist()
+        assert batch.masked_positions is not None
+        assert batch.masked_positions.tolist() == positions.tolist()
+        masked.append(positions.tolist())
+    assert len({tuple(positions) for positions in masked}) == 3
 
 
 def test_a_restart_in_the_fourth_epoch_goes_on_with_the_same_batches(store: TokenStore, tmp_path: Path) -> None:

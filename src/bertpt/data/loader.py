@@ -6,10 +6,12 @@ and ranks, and after a resume, which needs to know only how many rows were consu
 
 from __future__ import annotations
 
+import signal
 from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from multiprocessing import resource_tracker
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -80,6 +82,24 @@ def _alone(lock: Path) -> Iterator[None]:
 
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+@contextmanager
+def _signals_held() -> Iterator[None]:
+    """Workers that are started inside never get the signals that ask the program to stop.
+
+    A terminal and a batch system send them to every process; the program alone is to answer, and it needs the
+    workers up to the end of its update. They end with the loader, or when their parent is gone.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    resource_tracker.ensure_running()  # starting it lets signals through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @dataclass
@@ -212,4 +232,5 @@ class BatchStream(Dataset[Batch]):
             multiprocessing_context="spawn" if workers else None,
             generator=torch.Generator(),  # else each loader takes a number from the generator of dropout
         )
-        return iter(loader)
+        with _signals_held():
+            return iter(loader)

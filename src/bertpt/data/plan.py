@@ -10,8 +10,8 @@ document: the expected share is the same, but a book is not cut into hundreds of
 draw. A random B is never text equal to the true continuation. A sentence longer than a row is
 taken as several, so that its end is not lost.
 
-All documents advance in step, one row each at a time, in numpy: about 1.5 million rows a second, where
-a loop over sentences in Python makes some 0.1 million.
+All documents advance in step, one row each at a time, in numpy: 2 million rows of pairs take about 6 s of
+one core and 170 bytes of memory each. Random access to the offsets takes most of it.
 """
 
 from __future__ import annotations
