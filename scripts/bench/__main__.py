@@ -1,4 +1,4 @@
-"""Run the benchmarks of this folder, ``bench_<name>.py``: all of them, or those named."""
+"""Run the benchmarks of this folder: all of them, or those named."""
 
 import subprocess
 import sys
@@ -8,7 +8,7 @@ FOLDER = Path(__file__).parent
 
 
 def main() -> int:
-    known = {path.stem.removeprefix("bench_"): path for path in sorted(FOLDER.glob("bench_*.py"))}
+    known = {path.stem: path for path in sorted(FOLDER.glob("[!_]*.py"))}
     names = sys.argv[1:] or list(known)
     if unknown := [name for name in names if name not in known]:
         print(f"no benchmark {', '.join(unknown)}; there are: {', '.join(known)}", file=sys.stderr)
