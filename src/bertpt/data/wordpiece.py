@@ -104,8 +104,17 @@ def build(tokens: Sequence[str], normalising: Normalising) -> Tokenizer:
     return tokenizer
 
 
-def save(directory: Path, tokens: Sequence[str], normalising: Normalising) -> None:
-    """Write the four files of the Hugging Face layout into ``directory``."""
+def save(
+    directory: Path, tokens: Sequence[str], normalising: Normalising, *, max_length: int = DEFAULT_MAX_LENGTH
+) -> None:
+    """Write the four files of the Hugging Face layout into ``directory``.
+
+    Args:
+        directory: is made when it is not there.
+        tokens: in the order of their ids.
+        normalising: what happens to text before it is split.
+        max_length: the model's positions, where other programs cut text off.
+    """
     write_file(directory / "tokenizer.json", build(tokens, normalising).to_str(pretty=True) + "\n")
     write_file(directory / "vocab.txt", "".join(f"{token}\n" for token in tokens))
     names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), SPECIALS, strict=True))
@@ -115,7 +124,7 @@ def save(directory: Path, tokens: Sequence[str], normalising: Normalising) -> No
         "do_lower_case": normalising.lowercase,
         "strip_accents": normalising.strip_accents,
         "tokenize_chinese_chars": normalising.handle_chinese_chars,
-        "model_max_length": DEFAULT_MAX_LENGTH,
+        "model_max_length": max_length,
         "clean_up_tokenization_spaces": True,
     }
     write_json(directory / "tokenizer_config.json", settings | names)
