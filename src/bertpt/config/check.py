@@ -30,7 +30,7 @@ def impossible(config: Config) -> Iterator[Impossible]:
 
 def _model(config: Config) -> Iterator[Impossible]:
     model = config.model
-    if model.hidden_size % model.num_attention_heads and not _of_weights(config, "hidden_size"):
+    if model.hidden_size % model.num_attention_heads and not _of_weights(config, "hidden_size", "num_attention_heads"):
         fitting = [n for n in range(1, model.hidden_size + 1) if model.hidden_size % n == 0]
         nearest = min(fitting, key=lambda n: abs(n - model.num_attention_heads))
         yield Impossible(
@@ -45,9 +45,9 @@ def _model(config: Config) -> Iterator[Impossible]:
         )
 
 
-def _of_weights(config: Config, key: str) -> bool:
+def _of_weights(config: Config, *keys: str) -> bool:
     """Whether a key of the shape is not known yet: it comes from the weights of ``model.init_from``."""
-    return config.model.init_from is not None and key not in config.model.model_fields_set
+    return config.model.init_from is not None and not config.model.model_fields_set.issuperset(keys)
 
 
 def _train(config: Config) -> Iterator[Impossible]:

@@ -61,9 +61,8 @@ def checked_start(config: Config, initial: InitialWeights | None, tokenizer: Wor
             is to be made.
     """
     if initial is None or config.model.init_from is None:
-        raise RequestError(
-            f"model.init_from: {config.model.init_from} is set, and {initial and initial.place} was given"
-        )
+        handed = "no weights" if initial is None else f"weights of {initial.place}"
+        raise RequestError(f"model.init_from: {config.model.init_from!r} is set, {handed} were handed over")
     place, run = Path(initial.place).resolve(), run_path(config).resolve()
     if run in (place, *place.parents):
         raise RequestError(f"model.init_from: {initial.place} is of this very run; set another name (--set name=NAME)")
