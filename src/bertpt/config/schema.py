@@ -199,7 +199,7 @@ class Tokenizer(Section):
     sample_bytes: Positive = Field(
         1_000_000_000, description="Train on at most so much text: whole documents, chosen by the seed."
     )
-    seed: Count = 0
+    seed: Seed = 0
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, populate_by_name=True)
 
@@ -325,7 +325,7 @@ class Train(Section):
         "auto", description="auto: bf16 on a GPU that has it, fp32 on a CPU (bf16 is no faster there, or far slower)."
     )
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    seed: Count = Field(0, description="Initial weights, pairs, masks, order and dropout follow from it.")
+    seed: Seed = Field(0, description="Initial weights, pairs, masks, order and dropout follow from it.")
     workers: Count = Field(0, description="Loader processes; the batches are the same for any number.")
     log_every: Positive = 100
     eval_every: Count = Field(1000, description="Updates between evaluations during training; 0: only at the end.")
