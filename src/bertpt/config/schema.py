@@ -24,6 +24,7 @@ def _no_switch(value: Any) -> Any:
 NoSwitch = BeforeValidator(_no_switch)
 Positive = Annotated[int, Field(gt=0), NoSwitch]
 Count = Annotated[int, Field(ge=0), NoSwitch]
+Seed = Annotated[int, Field(ge=0, lt=2**63), NoSwitch]
 Beta = Annotated[float, Field(ge=0.0, lt=1.0), NoSwitch]
 Share = Annotated[float, Field(ge=0.0, le=1.0), NoSwitch]
 
