@@ -21,7 +21,7 @@ from bertpt.data.store import TokenStore
 from bertpt.data.tokenizer import train_tokenizer
 from bertpt.files import fingerprint, read_json, write_json
 from bertpt.interop.continuing import pretrain
-from bertpt.predict import Filled, Predictor, Sample, heldout_samples
+from bertpt.predict.fill_mask import Filled, Predictor, Sample, heldout_samples
 from bertpt.progress import say as say_line
 from bertpt.train.checkpoint import checkpoints
 from bertpt.train.evaluation import Evaluation, evaluate_run
@@ -66,7 +66,9 @@ class Summary:
         if python.is_relative_to(Path.cwd()):
             python = python.relative_to(Path.cwd())
         board = f"{shlex.quote(str(python))} -m tensorboard.main --logdir {shlex.quote(str(run / 'tb'))}"
-        return "\n".join([*lines, "", f"Curves:  {board}", f"Try it:  bertpt predict fill-mask {_EXAMPLE} --run {run}"])
+        return "\n".join(
+            [*lines, "", f"Curves:  {board}", f"Try it:  bertpt predict fill-mask {_EXAMPLE} --model {run}"]
+        )
 
 
 _EXAMPLE = "'in the beginning [MASK] created the heavens'"
@@ -106,7 +108,7 @@ def _summary(config: Config, run: Run, say: Say) -> Summary:
         return Summary.from_dict(known)
     summary = Summary(
         evaluate_run(run.directory, data_dir=Path(config.data_dir), say=say),
-        heldout_samples(Predictor.from_run(run.directory, say=say), store),
+        heldout_samples(Predictor.open(run.directory, say=say), store),
         {
             "documents": documents_dir(config),
             "tokenizer": tokenizer_dir(config),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -20,6 +21,13 @@ def _set_debug(value: bool) -> bool:
     if value:
         os.environ[DEBUG] = "1"
     return value
+
+
+def sayer(quiet: bool) -> Callable[[str], None]:
+    """Where lines for people go."""
+    from bertpt.progress import say
+
+    return (lambda message: None) if quiet else say
 
 
 def examples(*lines: str) -> str:

@@ -1,4 +1,4 @@
-"""``bertpt predict fill-mask``."""
+"""``bertpt predict fill-mask | embed``."""
 
 from __future__ import annotations
 
@@ -6,19 +6,45 @@ import dataclasses
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from bertpt.cli import options
 
+if TYPE_CHECKING:
+    from bertpt.predict.texts import Text
+
 app = typer.Typer(help="Use a trained model on given text.", rich_markup_mode=None)
+
+Texts = Annotated[list[str] | None, typer.Argument(help="Texts; by default the lines of stdin.")]
+File = Annotated[Path | None, typer.Option("--file", "-f", help="Read texts from a file, one a line.")]
+Model = Annotated[
+    Path | None,
+    typer.Option(
+        "--model",
+        "-m",
+        help="A run, a checkpoint, or a directory made by `bertpt import` or transformers; default: the newest run.",
+    ),
+]
 
 
 @app.callback(invoke_without_command=True, epilog=options.examples("bertpt predict fill-mask 'the [MASK] of israel'"))
 def _group(context: typer.Context) -> None:
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
+
+
+def _texts(texts: list[str] | None, file: Path | None) -> list[Text]:
+    from bertpt.predict.texts import read_texts
+
+    return read_texts(texts, file, sys.stdin.buffer)
+
+
+def _place(model: Path | None, runs_dir: Path | None) -> Path:
+    from bertpt.train.rundir import newest_run
+
+    return model or newest_run(runs_dir or Path("runs"))
 
 
 @app.command(
@@ -28,22 +54,80 @@ def _group(context: typer.Context) -> None:
     ),
 )
 def fill_mask(
-    texts: Annotated[list[str] | None, typer.Argument(help="Texts with [MASK]; by default lines from stdin.")] = None,
-    run: Annotated[Path | None, typer.Option("--run", help="A run directory; the newest run by default.")] = None,
+    texts: Texts = None,
+    file: File = None,
+    model: Model = None,
     top: Annotated[int, typer.Option("--top", min=1, help="Guesses for each [MASK].")] = 5,
     runs_dir: options.RunsDir = None,
     as_json: options.Json = False,
+    quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> None:
-    """Guess the words behind [MASK], with their probabilities."""
-    from bertpt.predict import Predictor
-    from bertpt.train.rundir import newest_run
+    """Guess the words behind [MASK], with their probabilities. A text may hold several."""
+    from bertpt.predict.fill_mask import Predictor
 
-    predictor = Predictor.from_run(run or newest_run(runs_dir or Path("runs")))
-    for text in texts or (line.rstrip("\r\n") for line in sys.stdin):
-        for number, filled in enumerate(predictor.fill_mask(text, top=top), 1):
+    predictor = Predictor.open(_place(model, runs_dir), say=options.sayer(quiet))
+    given = _texts(texts, file)
+    for (_, text), found in zip(given, predictor.fill_masks(given, top=top, shown=not quiet), strict=True):
+        for number, filled in enumerate(found, 1):
             if as_json:
                 typer.echo(json.dumps({"text": text, "mask": number, **dataclasses.asdict(filled)}, ensure_ascii=False))
                 continue
             guesses = zip(filled.tokens, filled.probabilities, strict=True)
             typer.echo(f"{text} [{number}]: " + ", ".join(f"{token} {share:.1%}" for token, share in guesses))
+
+
+@app.command(
+    "embed",
+    epilog=options.examples(
+        "bertpt predict embed 'the bank of the river' 'money in the bank'",
+        "bertpt predict embed --file lines.txt --pooling mean --layers -1,-2 --out vectors.npz",
+    ),
+)
+def embed(
+    texts: Texts = None,
+    file: File = None,
+    model: Model = None,
+    layers: Annotated[
+        str, typer.Option("--layers", help="Layers between commas: 1 is the first, -1 the last, 0 the embeddings.")
+    ] = "-1",
+    combine: Annotated[
+        Literal["mean", "concat"], typer.Option("--combine", help="Average several layers, or put them in a row.")
+    ] = "mean",
+    pooling: Annotated[
+        Literal["word", "mean", "cls"],
+        typer.Option("--pooling", help="A vector for each word; or one for each text: mean of all tokens, or [CLS]."),
+    ] = "word",
+    split: Annotated[
+        Literal["punctuation", "whitespace"],
+        typer.Option("--split", help="Where words end: at white space and punctuation marks, or white space alone."),
+    ] = "punctuation",
+    out: Annotated[Path | None, typer.Option("--out", help="Write a NumPy archive (.npz), not JSON lines.")] = None,
+    runs_dir: options.RunsDir = None,
+    quiet: options.Quiet = False,
+    debug: options.Debug = False,
+) -> None:
+    """Contextual vectors of words or texts, as JSON lines or a NumPy archive.
+
+    Texts longer than the model's positions are read in windows that overlap by half; --pooling cls refuses them.
+    """
+    from bertpt.errors import RequestError
+    from bertpt.predict.embed import Embedder, json_lines, write_npz
+
+    if out is not None and out.suffix != ".npz":
+        raise RequestError(f"--out: {out}: a name ending in .npz is expected; without --out, JSON lines go to stdout")
+    embedder = Embedder.open(
+        _place(model, runs_dir),
+        layers=layers,
+        combine=combine,
+        pooling=pooling,
+        punctuation=split == "punctuation",
+        say=options.sayer(quiet),
+    )
+    embeddings = embedder.embed(_texts(texts, file), shown=not quiet)
+    if out is None:
+        for line in json_lines(embeddings, pooling):
+            typer.echo(line)
+        return
+    rows, width = write_npz(out, embeddings, pooling)
+    options.sayer(quiet)(f"{out}: {rows:,} vectors of {width:,} numbers")

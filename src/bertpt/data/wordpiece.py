@@ -215,6 +215,21 @@ class WordPieceTokenizer:
             normal = self._normalizer.normalize_str(clean(text))
             return [word for word, _ in self._pre_tokenizer.pre_tokenize_str(normal)]
 
+    def surface_words(self, text: str, *, punctuation: bool = True) -> list[str]:
+        """The text's words as they stand in it, so that each can be shown beside what was made of it.
+
+        Encoding them one by one gives the ids of the whole text. A word may have no pieces at all (an accent alone).
+
+        Args:
+            text: any text.
+            punctuation: whether punctuation marks are words of their own; else white space alone parts words.
+        """
+        parts = chunks(clean(text))
+        if not punctuation:
+            return parts
+        with library_faults("splitting words"):
+            return [word for part in parts for word, _ in self._pre_tokenizer.pre_tokenize_str(part)]
+
     def decode(self, ids: Sequence[int]) -> str:
         """Readable text; special tokens are shown."""
         with library_faults("decoding"):

@@ -1,9 +1,10 @@
-"""Using a trained model: filling in [MASK]."""
+"""Filling in [MASK]."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -12,15 +13,16 @@ import torch
 from bertpt.batch import Batch
 from bertpt.data.random import below, bits
 from bertpt.data.store import TokenStore
-from bertpt.data.wordpiece import WordPieceTokenizer, load_tokenizer
-from bertpt.errors import RequestError
+from bertpt.data.wordpiece import WordPieceTokenizer
 from bertpt.model.pretraining import BertForPreTraining
+from bertpt.predict.opening import open_model
+from bertpt.predict.texts import Text, refuse
+from bertpt.progress import Progress
 from bertpt.progress import say as say_line
-from bertpt.train.checkpoint import newest_checkpoint, restore
 from bertpt.train.evaluate import evaluating
-from bertpt.train.rundir import open_run
 
 MASK = "[MASK]"
+BATCH_SIZE = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,21 +41,13 @@ class Predictor:
     tokenizer: WordPieceTokenizer
 
     @classmethod
-    def from_run(cls, directory: Path, *, say: Callable[[str], None] = say_line) -> Predictor:
-        """The newest intact checkpoint of a run, on the CPU.
+    def open(cls, path: Path, *, say: Callable[[str], None] = say_line) -> Predictor:
+        """Open a run, a checkpoint, an imported or a transformers directory.
 
         Raises:
-            RequestError: no run, or no checkpoint yet.
+            RequestError: nothing of the kind, or no masked-word head.
         """
-        run = open_run(directory)
-        checkpoint = newest_checkpoint(directory, say)
-        if checkpoint is None:
-            raise RequestError(f"{directory}: has no checkpoint yet; `bertpt pretrain` goes on with it")
-        tokenizer = load_tokenizer(run.tokenizer)
-        model = BertForPreTraining(run.config.model, tokenizer.vocab_size, nsp=run.config.pairs.rule != "none")
-        restore(checkpoint, model)
-        model.eval()
-        return cls(model, tokenizer)
+        return cls(*open_model(path, mlm=True, say=say))
 
     def fill_mask(self, text: str, *, top: int = 5) -> list[Filled]:
         """The ``top`` most probable tokens for each [MASK] of ``text``, in order.
@@ -61,33 +55,55 @@ class Predictor:
         Raises:
             RequestError: no [MASK], or more tokens than the model has positions for.
         """
-        ids = self.tokenizer.encode_with_mask(text)
-        if self.tokenizer.mask_id not in ids:
-            raise RequestError(f"no {MASK} in {text!r}; write {MASK} where a word is to be found")
-        return self.fill_ids(ids, top=top)
+        [filled] = self.fill_masks([Text("the text", text)], top=top)
+        return filled
 
-    def fill_ids(self, ids: Sequence[int], *, top: int) -> list[Filled]:
-        """``fill_mask`` for token ids without [CLS] and [SEP]."""
-        tokenizer = self.tokenizer
-        row = torch.tensor([tokenizer.cls_id, *ids, tokenizer.sep_id])
+    def fill_masks(self, texts: Sequence[Text], *, top: int = 5, shown: bool = False) -> Iterator[list[Filled]]:
+        """:meth:`fill_mask` of each text, in batches.
+
+        Args:
+            texts: each with the name that a fault calls it by.
+            top: guesses for each [MASK].
+            shown: whether progress is.
+
+        Raises:
+            RequestError: names every text without [MASK] or with too many tokens, before any work.
+        """
+        rows = [self.tokenizer.encode_with_mask(text) for _, text in texts]
+        refuse([fault for text, ids in zip(texts, rows, strict=True) if (fault := self._fault(text, ids))])
+        with Progress("fill-mask", unit="texts", total=len(rows), shown=shown) as progress:
+            for begin in range(0, len(rows), BATCH_SIZE):
+                batch = rows[begin : begin + BATCH_SIZE]
+                yield from self.fill_ids(batch, top=top)
+                progress.add(len(batch))
+
+    def _fault(self, text: Text, ids: Sequence[int]) -> str | None:
+        if self.tokenizer.mask_id not in ids:
+            return f"{text.place}: no {MASK} in {text.text[:60]!r}; write {MASK} where a word is to be found"
         positions = self.model.config.max_position_embeddings
-        if len(row) > positions:
-            raise RequestError(
-                f"{len(ids)} tokens with [CLS] and [SEP] are more than the model's {positions} positions"
-            )
+        if len(ids) + 2 > positions:
+            return f"{text.place}: {len(ids) + 2} tokens with [CLS] and [SEP], the model has {positions} positions"
+        return None
+
+    def fill_ids(self, rows: Sequence[Sequence[int]], *, top: int) -> list[list[Filled]]:
+        """``fill_mask`` for rows of token ids without [CLS] and [SEP], in one batch."""
+        tokenizer = self.tokenizer
+        packed = [index for ids in rows for index in (tokenizer.cls_id, *ids, tokenizer.sep_id)]
+        input_ids = torch.tensor(packed)
         batch = Batch.from_lengths(
-            row,
-            torch.zeros_like(row),
-            torch.tensor([len(row)]),
-            masked_positions=torch.nonzero(row == tokenizer.mask_id)[:, 0],
+            input_ids,
+            torch.zeros_like(input_ids),
+            torch.tensor([len(ids) + 2 for ids in rows]),
+            masked_positions=torch.nonzero(input_ids == tokenizer.mask_id)[:, 0],
         )
         with evaluating(self.model):
-            probabilities = self.model(batch).mlm_logits.float().softmax(-1)
-        best = probabilities.topk(min(top, probabilities.shape[1]))
-        return [
-            Filled([tokenizer.token(i) for i in index], values)
-            for index, values in zip(best.indices.tolist(), best.values.tolist(), strict=True)
-        ]
+            logits = self.model(batch.to(next(self.model.parameters()).device)).mlm_logits
+            best = logits.float().softmax(-1).topk(min(top, logits.shape[1]))
+        filled = (
+            Filled([tokenizer.token(index) for index in indices], values)
+            for indices, values in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        )
+        return [list(islice(filled, sum(index == tokenizer.mask_id for index in ids))) for ids in rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +137,6 @@ def heldout_samples(predictor: Predictor, store: TokenStore, *, count: int = 3, 
         masked = ids.copy()
         masked[at] = tokenizer.mask_id
         text = f"{tokenizer.decode(ids[:at].tolist())} {MASK} {tokenizer.decode(ids[at + 1 :].tolist())}"
-        [filled] = predictor.fill_ids(masked.tolist(), top=top)
+        [[filled]] = predictor.fill_ids([masked.tolist()], top=top)
         samples.append(Sample(text, tokenizer.token(int(ids[at])), filled))
     return samples

@@ -1,0 +1,1 @@
+"""Using a trained model on text: filling in [MASK], vectors of words and sentences."""
