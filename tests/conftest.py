@@ -16,11 +16,11 @@ from train_helpers import Tiny
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
-    """A corpus of 60 made-up documents: text files, documents, tokenizer and token store are there."""
+    """A corpus of 36 made-up documents: text files, documents, tokenizer and token store are there."""
     folder = tmp_path_factory.mktemp("tiny")
     text = folder / "text"
     text.mkdir()
-    for number, document in enumerate(wordy_documents(60)):
+    for number, document in enumerate(wordy_documents(36)):
         Path(text / f"{number:03}.txt").write_text(document + "\n", encoding="utf-8")
     made = Tiny(folder)
     made.prepare()

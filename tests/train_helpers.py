@@ -47,7 +47,7 @@ class Tiny:
             "corpus": {
                 "name": "c",
                 "sources": [{"kind": "files", "path": str(self.folder / "text"), "documents": "file"}],
-                "heldout": {"share": 0.2},
+                "heldout": {"share": 0.25},
             },
             "tokenizer": {"vocab_size": 300},
             "model": {
@@ -58,7 +58,7 @@ class Tiny:
             },
             "train": {
                 "phases": [
-                    {"length": 32, "steps": 12, "batch_size": 64, "accumulate": 2},
+                    {"length": 32, "steps": 12, "batch_size": 32, "accumulate": 2},
                     {"length": 48, "steps": 8, "batch_size": 32, "accumulate": 2},
                 ],
                 "optimizer": {"lr": 1e-3},

@@ -11,8 +11,8 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from multiprocessing import resource_tracker
 from functools import partial
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, NamedTuple
 
