@@ -65,9 +65,14 @@ class Summary:
         python = Path(sys.executable)
         if python.is_relative_to(Path.cwd()):
             python = python.relative_to(Path.cwd())
-        board = f"{shlex.quote(str(python))} -m tensorboard.main --logdir {shlex.quote(str(run / 'tb'))}"
+        module, place = f"{shlex.quote(str(python))} -m", shlex.quote(str(run))
         return "\n".join(
-            [*lines, "", f"Curves:  {board}", f"Try it:  bertpt predict fill-mask {_EXAMPLE} --model {run}"]
+            [
+                *lines,
+                "",
+                f"Curves:  {module} tensorboard.main --logdir {place}/tb",
+                f"Try it:  {module} bertpt predict fill-mask {_EXAMPLE} --model {place}",
+            ]
         )
 
 
