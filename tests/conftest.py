@@ -7,11 +7,20 @@ import os
 # Threads of several test processes on few cores wait for each other; subprocesses inherit this.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from stage_helpers import wordy_documents
 from train_helpers import Tiny
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_sync() -> Iterator[None]:
+    """No test can lose power: waiting for the disk, which takes seconds on a busy one, would show nothing."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
 
 
 @pytest.fixture(scope="session")

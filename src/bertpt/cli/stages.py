@@ -36,9 +36,8 @@ def _dry(configuration: Configuration, quiet: bool, as_json: bool) -> None:
     line = (
         f"{configuration.name}: dry run passed (1 update of 2 rows, 1 evaluation, 1 save; everything was removed again)"
     )
-    typer.echo(
-        json.dumps({"name": configuration.name, "dry_run": True} | summary.evaluation.scores) if as_json else line
-    )
+    scores = summary.evaluation.as_dict()["scores"]  # JSON knows no NaN
+    typer.echo(json.dumps({"name": configuration.name, "dry_run": True} | scores) if as_json else line)
 
 
 def _stage_command(stage: str, module: str, example: str) -> Callable[..., None]:
