@@ -79,13 +79,14 @@ class Summary:
 _EXAMPLE = "'in the beginning [MASK] created the heavens'"
 
 
-def run_pipeline(config: Config, *, overwrite: bool = False, say: Say = say_line) -> Summary:
+def run_pipeline(config: Config, *, overwrite: bool = False, say: Say = say_line, progress: bool = True) -> Summary:
     """Make every stage that is missing or out of date, train, evaluate.
 
     A finished stage with unchanged inputs and settings is skipped with one line.
 
     Args:
         overwrite: start the training run again; finished data stages are kept.
+        progress: show progress on stderr.
 
     Raises:
         RequestError, BertptError, Stopped: as the stages do.
@@ -93,11 +94,11 @@ def run_pipeline(config: Config, *, overwrite: bool = False, say: Say = say_line
     for number, (title, stage) in enumerate(_STAGES, 1):
         say(f"[{number}/{len(_STAGES) + 2}] {title}")
         begun = time.monotonic()
-        result = stage(config, say=say)
+        result = stage(config, say=say, progress=progress)
         if not result.skipped:
             say(f"      {time.monotonic() - begun:.0f} s")
     say(f"[{len(_STAGES) + 1}/{len(_STAGES) + 2}] pre-training")
-    run = pretrain(config, overwrite=overwrite, say=say)
+    run = pretrain(config, overwrite=overwrite, say=say, progress=progress)
     say(f"[{len(_STAGES) + 2}/{len(_STAGES) + 2}] evaluation")
     return _summary(config, run, say)
 
@@ -129,14 +130,14 @@ def _summary(config: Config, run: Run, say: Say) -> Summary:
 _STAGES = (("corpus", download), ("tokenizer", train_tokenizer), ("token store", prepare))
 
 
-def dry_run(config: Config, *, say: Say = say_line) -> Summary:
+def dry_run(config: Config, *, say: Say = say_line, progress: bool = True) -> Summary:
     """Prove a configuration in seconds: the whole path on a handful of documents, in a folder that is removed.
 
     Local files are read in part; what would have to be downloaded is stood in for by documentation text of the
     running Python. The model has its full shape; each phase makes one update of two rows.
     """
     with tempfile.TemporaryDirectory(prefix="bertpt-dry-run-") as folder:
-        return run_pipeline(_reduced(config, Path(folder)), say=say)
+        return run_pipeline(_reduced(config, Path(folder)), say=say, progress=progress)
 
 
 def _reduced(config: Config, folder: Path) -> Config:

@@ -32,7 +32,7 @@ def _say(quiet: bool) -> Callable[[str], None]:
 def _dry(configuration: Configuration, quiet: bool, as_json: bool) -> None:
     from bertpt.pipeline import dry_run
 
-    summary = dry_run(configuration, say=_say(quiet))
+    summary = dry_run(configuration, say=_say(quiet), progress=not quiet)
     line = (
         f"{configuration.name}: dry run passed (1 update of 2 rows, 1 evaluation, 1 save; everything was removed again)"
     )
@@ -109,7 +109,7 @@ def pretrain(
         return _dry(configuration, quiet, as_json)
     from bertpt.interop.continuing import pretrain as work
 
-    done = work(configuration, overwrite=overwrite, say=_say(quiet))
+    done = work(configuration, overwrite=overwrite, say=_say(quiet), progress=not quiet)
     typer.echo(json.dumps({"run": str(done.directory)}) if as_json else done.directory)
     return None
 
@@ -149,6 +149,6 @@ def run(
         return _dry(configuration, quiet, as_json)
     from bertpt.pipeline import run_pipeline
 
-    summary = run_pipeline(configuration, overwrite=overwrite, say=_say(quiet))
+    summary = run_pipeline(configuration, overwrite=overwrite, say=_say(quiet), progress=not quiet)
     typer.echo(json.dumps(summary.as_dict()) if as_json else summary.table())
     return None

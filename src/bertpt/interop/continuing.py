@@ -28,6 +28,9 @@ def read_initial(config: Config, *, say: Callable[[str], None] = say_line) -> In
     return InitialWeights(place, found.model, found.weights, found.open_tokenizer())
 
 
-def pretrain(config: Config, *, overwrite: bool = False, say: Callable[[str], None] = say_line) -> Run:
+def pretrain(
+    config: Config, *, overwrite: bool = False, say: Callable[[str], None] = say_line, progress: bool = True
+) -> Run:
     """Train from scratch or from ``model.init_from``; see :func:`bertpt.train.pretrain.pretrain`."""
-    return training.pretrain(config, initial=read_initial(config, say=say), overwrite=overwrite, say=say)
+    initial = read_initial(config, say=say)
+    return training.pretrain(config, initial=initial, overwrite=overwrite, say=say, progress=progress)

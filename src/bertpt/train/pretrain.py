@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -74,6 +75,11 @@ def choose_precision(name: str, device: torch.device) -> str:
     return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
 
 
+def _processors() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 class _PutOff(Exception):
     """A signal came during an evaluation."""
 
@@ -129,8 +135,8 @@ class Pretraining:
         """Whether nothing is left to do."""
         return self.position.step >= self.total and not self.position.evaluation_due
 
-    def train(self) -> None:
-        """All updates that are left.
+    def train(self, *, progress: bool = True) -> None:
+        """All updates that are left; ``progress`` shows them on stderr.
 
         Raises:
             Stopped: a signal came; the position was saved.
@@ -141,7 +147,7 @@ class Pretraining:
         with (
             MetricsLog(self.run.directory, self.position.step) as log,
             StopFlag() as stop,
-            Progress("pretrain", total=self.total, unit="updates", start=self.position.step) as progress,
+            Progress("pretrain", total=self.total, unit="updates", start=self.position.step, shown=progress) as bar,
         ):
             end = 0
             for index, phase in enumerate(self.config.train.phases):
@@ -150,7 +156,7 @@ class Pretraining:
                     self._evaluate(phase, log, stop)
                     self._save_and_leave(stop.requested)
                 if self.position.step < end:
-                    self._train_phase(index, phase, begin, log, stop, progress)
+                    self._train_phase(index, phase, begin, log, stop, bar)
 
     def _train_phase(
         self, index: int, phase: Phase, begin: int, log: MetricsLog, stop: StopFlag, progress: Progress
@@ -232,7 +238,7 @@ class Pretraining:
         batches = stream.batches(
             done * phase.accumulate,
             phase.steps * phase.accumulate,
-            workers=self.config.train.workers,
+            workers=min(self.config.train.workers, _processors()),  # more would be slower, and torch warns
             pin=self.device.type == "cuda",
         )
         while micro := [batch.to(self.device) for batch in islice(batches, phase.accumulate)]:
@@ -316,6 +322,7 @@ def pretrain(
     initial: InitialWeights | None = None,
     overwrite: bool = False,
     say: Callable[[str], None] = say_stderr,
+    progress: bool = True,
 ) -> Run:
     """Train the model of a configuration, or go on with the run of its name.
 
@@ -324,6 +331,7 @@ def pretrain(
         initial: the weights that ``model.init_from`` names (``interop.continuing.pretrain`` reads them).
         overwrite: start again where a run of that name is.
         say: gets lines for people.
+        progress: show progress on stderr.
 
     Returns:
         The run, trained to its last update.
@@ -352,5 +360,5 @@ def pretrain(
         f"{run.directory}: {sum(p.numel() for p in training.model.parameters()):,} parameters on {training.device},"
         f" {len(store.train.ids):,} tokens; a model without context ends near the unigram entropy {entropy:.2f} nats"
     )
-    training.train()
+    training.train(progress=progress)
     return run
