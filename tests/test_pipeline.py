@@ -15,9 +15,9 @@ import pytest
 from stage_helpers import LM_SOTU, wordy_documents
 from train_helpers import Tiny, start, wait_until, write_config
 
-import bertpt.train.pretrain as loop
 from bertpt.cli.main import run as bertpt
 from bertpt.data import baselines
+from bertpt.train import loop
 
 Capture = pytest.CaptureFixture[str]
 
@@ -206,7 +206,7 @@ def test_a_dry_run_shows_what_is_wrong_with_the_data(corpus: Tiny, scratch: Path
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of Unix")
 def test_ctrl_c_in_run_can_be_gone_on_from(corpus: Tiny, capsys: Capture) -> None:
-    phases = [{"length": 32, "steps": 400, "batch_size": 8}]
+    phases = [{"length": 32, "steps": 150, "batch_size": 8}]
     value = corpus.plain(corpus.folder / "runs", train={"phases": phases, "save_every": 1000})
     config = write_config(corpus.folder / "c.yaml", value)
     log = corpus.folder / "runs" / "tiny-run" / "metrics.jsonl"
@@ -218,7 +218,7 @@ def test_ctrl_c_in_run_can_be_gone_on_from(corpus: Tiny, capsys: Capture) -> Non
     assert bertpt(["run", "--config", str(config), "--json"]) == 0
     out, err = capsys.readouterr()
     assert "going on from" in err
-    assert strict(out)["step"] == 400
+    assert strict(out)["step"] == 150
 
 
 # --- real text ------------------------------------------------------------------------------------------------------

@@ -18,7 +18,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch import Tensor
 from train_helpers import Tiny, quiet, signal_group, start, wait_until, write_config
 
-import bertpt.train.pretrain as loop
 from bertpt.cli.main import run as bertpt
 from bertpt.config import Config
 from bertpt.data.loader import BatchStream
@@ -28,6 +27,7 @@ from bertpt.data.store import TokenStore
 from bertpt.errors import BertptError, RequestError, Stopped
 from bertpt.files import MANIFEST
 from bertpt.model.pretraining import BertForPreTraining
+from bertpt.train import loop
 from bertpt.train.checkpoint import checkpoints
 from bertpt.train.evaluate import evaluating, heldout_scores, predict_heldout
 from bertpt.train.evaluation import evaluate_run
@@ -319,13 +319,15 @@ def test_a_signalled_process_saves_exits_with_3_and_can_be_resumed(
     quietly = tiny.plain(tmp_path / "quiet", train={"phases": [phases[0]], "save_every": step})
     stopped: list[int] = []
 
-    def stop_there(self: loop.Pretraining, signal_name: str | None) -> None:
+    def stop_there(self: loop.Loop, signal_name: str | None) -> None:
         stopped.append(self.position.step)
-        self.save()
+        save_and_leave(self, None)
         raise Stopped("enough")
 
+    save_and_leave = loop.Loop._save_and_leave
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop.Pretraining, "_save_and_leave", stop_there)
+        patch.setattr(loop.Loop, "_save_and_leave", stop_there)
         with pytest.raises(Stopped, match="enough"):
             pretrain(Config.model_validate(quietly), say=quiet)
     assert stopped == [step]

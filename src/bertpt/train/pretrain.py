@@ -1,19 +1,13 @@
-"""Pre-training: the loop over phases and updates, with logging, evaluation and checkpoints."""
+"""Pre-training: its objective, its batches and scores, and ``bertpt pretrain``."""
 
 from __future__ import annotations
 
-import math
 import os
-import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import torch
-from torch.optim import Optimizer
 
 from bertpt.batch import Batch
 from bertpt.config import Config, plain
@@ -24,19 +18,15 @@ from bertpt.data.locate import finished_store, tokenizer_dir
 from bertpt.data.paircheck import check_pairs
 from bertpt.data.store import TokenStore
 from bertpt.data.wordpiece import load_tokenizer
-from bertpt.errors import BertptError, RequestError, Stopped
+from bertpt.errors import RequestError
 from bertpt.model.pretraining import BertForPreTraining, pretraining_losses
-from bertpt.progress import Progress
 from bertpt.progress import say as say_stderr
-from bertpt.train.checkpoint import newest_checkpoint, restore, save_checkpoint
+from bertpt.train.checkpoint import checkpoints
 from bertpt.train.evaluate import EVALUATION_SEED, heldout_scores, predict_heldout
 from bertpt.train.initial import InitialWeights, checked_start, start_from
-from bertpt.train.logs import MetricsLog
-from bertpt.train.optim import build_optimizer
+from bertpt.train.loop import Loop
 from bertpt.train.rundir import Run, create_or_resume
-from bertpt.train.schedule import learning_rate
-from bertpt.train.signals import StopFlag
-from bertpt.train.step import Terms, Totals, train_step
+from bertpt.train.step import Terms
 
 
 def pretraining_objective(model: BertForPreTraining, batch: Batch) -> Terms:
@@ -80,146 +70,44 @@ def _processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-class _PutOff(Exception):
-    """A signal came during an evaluation."""
+class PreTraining:
+    """The work of a pre-training run, for the loop: phases of rows of growing length, MLM and NSP.
 
+    Args:
+        run: its directory keeps the planned epochs.
+        store: the tokens.
+        device: where the model and the batches go.
+        precision: of the evaluation, ``fp32`` or ``bf16``.
+    """
 
-@dataclass
-class _Position:
-    """Where a run stands: everything that a resume needs besides tensors."""
-
-    step: int = 0
-    starts: list[list[int]] = field(default_factory=list)  # of each phase: rows before each epoch so far
-    evaluation_due: bool = False  # put off by a signal
-
-
-class Pretraining:
-    """One run: what ``pretrain`` sets up, and its loop."""
-
-    def __init__(
-        self, run: Run, store: TokenStore, say: Callable[[str], None], initial: InitialWeights | None = None
-    ) -> None:
+    def __init__(self, run: Run, store: TokenStore, device: torch.device, precision: str) -> None:
         config = run.config
-        self.run, self.config, self.store, self.say = run, config, store, say
-        self.device = choose_device(config.train.device)
-        self.precision = choose_precision(config.train.precision, self.device)
-        # Subnormal numbers (Adam's moments of rare tokens) are many times slower on CPUs and mean nothing.
-        torch.set_flush_denormal(True)
+        self.run, self.config, self.store, self.device, self.precision = run, config, store, device, precision
         torch.manual_seed(config.train.seed)
-        self.model = BertForPreTraining(config.model, store.vocab_size, nsp=config.pairs.rule != "none").to(self.device)
-        self.initial = initial
-        self.optimizer: Optimizer = build_optimizer(self.model, config.train.optimizer)
-        self.position = _Position(starts=[[0] for _ in config.train.phases])
+        self.model = BertForPreTraining(config.model, store.vocab_size, nsp=config.pairs.rule != "none").to(device)
         self.total = sum(phase.steps for phase in config.train.phases)
-        self._resume()
+        self.loss_weights = {"mlm": 1.0, "nsp": config.train.nsp_weight}
+        self._streams = [self._stream(phase, [0]) for phase in config.train.phases]
 
-    def _resume(self) -> None:
-        checkpoint = newest_checkpoint(self.run.directory, self.say)
-        if checkpoint is None:
-            self._start()
-            return
-        restore(checkpoint, self.model, self.optimizer)
-        state = checkpoint.state
-        self.position = _Position(checkpoint.step, state["starts"], state.get("evaluation_due", False))
-        if not self.finished:
-            self.say(f"going on from {checkpoint.directory} (update {checkpoint.step} of {self.total})")
+    objective = staticmethod(pretraining_objective)
+    count_terms = staticmethod(pretraining_counts)
 
-    def _start(self) -> None:
-        """Take the initial weights, where there are any."""
-        if self.initial is not None:
-            for line in start_from(self.model, self.initial, load_tokenizer(self.run.tokenizer)):
-                self.say(line)
-
-    @property
-    def finished(self) -> bool:
-        """Whether nothing is left to do."""
-        return self.position.step >= self.total and not self.position.evaluation_due
-
-    def train(self, *, progress: bool = True) -> None:
-        """All updates that are left; ``progress`` shows them on stderr.
-
-        Raises:
-            Stopped: a signal came; the position was saved.
-            BertptError: loss or gradient are no longer finite; the last checkpoint is as it was.
-        """
-        if self.finished:
-            return
-        with (
-            MetricsLog(self.run.directory, self.position.step) as log,
-            StopFlag() as stop,
-            Progress("pretrain", total=self.total, unit="updates", start=self.position.step, shown=progress) as bar,
-        ):
-            end = 0
-            for index, phase in enumerate(self.config.train.phases):
-                begin, end = end, end + phase.steps
-                if self.position.evaluation_due and self.position.step <= end:
-                    self._evaluate(phase, log, stop)
-                    self._save_and_leave(stop.requested)
-                if self.position.step < end:
-                    self._train_phase(index, phase, begin, log, stop, bar)
-
-    def _train_phase(
-        self, index: int, phase: Phase, begin: int, log: MetricsLog, stop: StopFlag, progress: Progress
-    ) -> None:
-        settings = self.config.train
-        stream = self.stream(phase, self.position.starts[index])
-        totals, clock = Totals.empty(), time.perf_counter()
-        for batches in self._updates(stream, phase, self.position.step - begin):
-            update = self.position.step
-            rate = learning_rate(update, self.total, settings.schedule, settings.optimizer.lr)
-            train_step(
-                self.model,
-                self.optimizer,
-                batches,
-                pretraining_objective,  # type: ignore[arg-type]
-                pretraining_counts,
-                totals,
-                weights={"mlm": 1.0, "nsp": settings.nsp_weight},
-                lr=rate,
-                clip=settings.clip,
-                precision=self.precision,
+    def updates(self, done: int) -> Iterator[list[Batch]]:
+        """The micro-batches of each update after the first ``done``, phase after phase."""
+        begin = 0
+        for phase, stream in zip(self.config.train.phases, self._streams, strict=True):
+            batches = stream.batches(
+                max(0, done - begin) * phase.accumulate,
+                phase.steps * phase.accumulate,
+                workers=min(self.config.train.workers, _processors()),  # more would be slower, and torch warns
+                pin=self.device.type == "cuda",
             )
-            self.position.step = step = update + 1
-            last = step == self.total
-            if step % settings.log_every == 0 or step == begin + phase.steps:
-                self._log(log, progress, totals, rate, time.perf_counter() - clock)
-                totals, clock = Totals.empty(), time.perf_counter()
-            else:
-                progress.add()
-            paused = time.perf_counter()
-            self.position.evaluation_due = last or (settings.eval_every > 0 and step % settings.eval_every == 0)
-            save = last or step % settings.save_every == 0
-            signal = stop.requested  # read once: what comes later is for the next update
-            if save or signal or self.position.evaluation_due:
-                self._check_finite(totals)
-            if self.position.evaluation_due:
-                self._evaluate(phase, log, stop)
-                signal = signal or stop.requested
-            if save or signal:
-                stream.plans.locate((step - begin) * phase.batch_size)  # rows before each epoch, if workers planned it
-                self.position.starts[index] = list(stream.plans.starts)
-                self._save_and_leave(signal)
-            clock += time.perf_counter() - paused
+            if done < begin + phase.steps:
+                while micro := [batch.to(self.device) for batch in islice(batches, phase.accumulate)]:
+                    yield micro
+            begin += phase.steps
 
-    def _evaluate(self, phase: Phase, log: MetricsLog, stop: StopFlag) -> None:
-        """Log the held-out scores; a signal puts them off until the run goes on."""
-
-        def leave_off() -> None:
-            if stop.requested:
-                raise _PutOff
-
-        with suppress(_PutOff):
-            log.write("heldout", self.position.step, self.evaluate(phase, leave_off))
-            self.position.evaluation_due = False
-
-    def _save_and_leave(self, signal: str | None) -> None:
-        """Save, and leave for a signal unless all is done."""
-        path = self.save()
-        if signal and not self.finished:
-            step = self.position.step
-            raise Stopped(f"stopped by {signal} after update {step}; saved {path}; the same command goes on")
-
-    def stream(self, phase: Phase, starts: list[int]) -> BatchStream:
+    def _stream(self, phase: Phase, starts: list[int]) -> BatchStream:
         """Training rows of a phase, one micro-batch an item."""
         return BatchStream.create(
             self.store,
@@ -230,74 +118,58 @@ class Pretraining:
             batch_size=phase.batch_size // phase.accumulate,
             seed=self.config.train.seed,
             cache=self.run.directory / "plans",
-            starts=list(starts),
+            starts=starts,
         )
 
-    def _updates(self, stream: BatchStream, phase: Phase, done: int) -> Iterator[list[Batch]]:
-        """The micro-batches of each update that is left in the phase, on the device."""
-        batches = stream.batches(
-            done * phase.accumulate,
-            phase.steps * phase.accumulate,
-            workers=min(self.config.train.workers, _processors()),  # more would be slower, and torch warns
-            pin=self.device.type == "cuda",
-        )
-        while micro := [batch.to(self.device) for batch in islice(batches, phase.accumulate)]:
-            yield micro
+    def _phase(self, step: int) -> tuple[int, int]:
+        """Index of the phase that update ``step`` (from 1) belongs to, and the updates of the phases before it."""
+        begin = 0
+        for index, phase in enumerate(self.config.train.phases):
+            if step <= begin + phase.steps:
+                return index, begin
+            begin += phase.steps
+        raise AssertionError(f"update {step} of {self.total}")
 
-    def _log(self, log: MetricsLog, progress: Progress, totals: Totals, rate: float, seconds: float) -> None:
-        assert totals.gradient_norm is not None
-        values = totals.means() | {
-            "lr": rate,
-            "gradient_norm": float(totals.gradient_norm),
-            "tokens_per_second": totals.tokens / seconds,
-            "rows_per_second": totals.rows / seconds,
-            "padding_share": 1 - totals.tokens / totals.grid,
-        }
-        log.write("train", self.position.step, values)
-        self._check_finite(totals)
-        shown = {"mlm": f"{values['mlm_loss']:.3f}", "tokens/s": f"{values['tokens_per_second']:,.0f}"}
-        if "nsp_accuracy" in values:
-            shown["nsp"] = f"{values['nsp_accuracy']:.1%}"
-        progress.add(1, **shown)
+    def is_boundary(self, step: int) -> bool:
+        """Whether a phase ends with update ``step``."""
+        index, begin = self._phase(step)
+        return step == begin + self.config.train.phases[index].steps
 
-    def _check_finite(self, totals: Totals) -> None:
-        """Weights that are no longer numbers are never saved. Waits for the device.
-
-        The last gradient and the losses tell: one that was not finite before it shows in every loss after it.
-        """
-        values = totals.means()
-        if totals.gradient_norm is not None:
-            values["gradient_norm"] = float(totals.gradient_norm)
-        if not all(math.isfinite(value) for value in values.values()):
-            raise BertptError(
-                f"update {self.position.step}: loss or gradient are not finite ({values}); lower train.optimizer.lr or"
-                " lengthen the warm-up; the last checkpoint is as it was"
-            )
-
-    def evaluate(self, phase: Phase, before_batch: Callable[[], None] = lambda: None) -> dict[str, float]:
-        """Scores on the held-out rows at the phase's length; what ``before_batch`` raises ends the evaluation."""
-        stream = heldout_stream(self.store, self.config, phase.length)
+    def evaluate(self, step: int, before_batch: Callable[[], None] = lambda: None) -> dict[str, float]:
+        """Scores on the held-out rows at the length of the phase that update ``step`` belongs to."""
+        length = self.config.train.phases[self._phase(step)[0]].length
         predictions = predict_heldout(
             self.model,
-            stream,
+            heldout_stream(self.store, self.config, length),
             max_rows=self.config.evaluate.max_rows,
             precision=self.precision,
             before_batch=before_batch,
         )
         return heldout_scores(predictions)
 
-    def save(self) -> Path:
-        """Write a checkpoint of the present position."""
-        state: dict[str, Any] = {
-            "starts": self.position.starts,
-            "evaluation_due": self.position.evaluation_due,
+    def state(self, step: int) -> dict[str, Any]:
+        """Rows before each epoch of each phase so far, and the facts by which the weights can be read."""
+        index, begin = self._phase(step)
+        # Workers plan in their own processes: make sure that this one knows the epochs up to here.
+        self._streams[index].plans.locate((step - begin) * self.config.train.phases[index].batch_size)
+        return {
+            "starts": [list(stream.plans.starts) for stream in self._streams],
             "model": plain(self.config.model),
             "vocab_size": self.store.vocab_size,
             "nsp": self.config.pairs.rule != "none",
         }
-        return save_checkpoint(
-            self.run.directory, self.position.step, self.model, self.optimizer, state, keep=self.config.train.keep
-        )
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take back what ``state`` gave."""
+        phases = self.config.train.phases
+        self._streams = [
+            self._stream(phase, list(starts)) for phase, starts in zip(phases, state["starts"], strict=True)
+        ]
+
+    def shown(self, values: Mapping[str, float]) -> dict[str, str]:
+        """MLM loss, speed and NSP accuracy."""
+        shown = {"mlm": f"{values['mlm_loss']:.3f}", "tokens/s": f"{values['tokens_per_second']:,.0f}"}
+        return shown | ({"nsp": f"{values['nsp_accuracy']:.1%}"} if "nsp_accuracy" in values else {})
 
 
 def heldout_stream(store: TokenStore, config: Config, length: int) -> BatchStream:
@@ -350,15 +222,21 @@ def pretrain(
         config = checked_start(config, initial, load_tokenizer(tokenizer))
         facts |= {} if initial is None else {"initial": initial.fingerprint()}
     run = create_or_resume(config, facts, tokenizer, overwrite=overwrite)
-    training = Pretraining(run, store, say, initial)
-    if training.finished:
-        say(f"{run.directory}: finished ({training.total} updates); nothing to do")
+    device = choose_device(config.train.device)
+    precision = choose_precision(config.train.precision, device)
+    work = PreTraining(run, store, device, precision)
+    if initial is not None and not checkpoints(run.directory):
+        for line in start_from(work.model, initial, load_tokenizer(run.tokenizer)):
+            say(line)
+    loop = Loop(run.directory, work, config.train, precision=precision, say=say)
+    if loop.finished:
+        say(f"{run.directory}: finished ({work.total} updates); nothing to do")
         return run
     special = torch.tensor(sorted(store.special_ids.values())).numpy()
     entropy = unigram_entropy(unigram_probabilities(store.unigram, special))
     say(
-        f"{run.directory}: {sum(p.numel() for p in training.model.parameters()):,} parameters on {training.device},"
+        f"{run.directory}: {sum(p.numel() for p in work.model.parameters()):,} parameters on {device},"
         f" {len(store.train.ids):,} tokens; a model without context ends near the unigram entropy {entropy:.2f} nats"
     )
-    training.train(progress=progress)
+    loop.train("pretrain", progress=progress)
     return run
