@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -33,12 +32,6 @@ def register(app: typer.Typer) -> None:
     app.add_typer(export_app, name="export")
 
 
-def _say(quiet: bool) -> Callable[[str], None]:
-    from bertpt.progress import say
-
-    return (lambda message: None) if quiet else say
-
-
 def import_(
     directory: Annotated[Path, typer.Argument(help="A transformers directory: config.json, weights, tokenizer.")],
     out: Out,
@@ -55,7 +48,7 @@ def import_(
     from bertpt.interop.import_ import import_model
 
     lowercase = None if cased is None else not cased
-    done = import_model(directory, out, lowercase=lowercase, overwrite=overwrite, say=_say(quiet))
+    done = import_model(directory, out, lowercase=lowercase, overwrite=overwrite, say=options.sayer(quiet))
     typer.echo(json.dumps(done.as_dict(), ensure_ascii=False) if as_json else "\n".join(done.lines()))
 
 
@@ -71,7 +64,7 @@ def hf(
     """Write a directory that transformers loads, read it back, and compare what both models say."""
     from bertpt.interop.export_hf import export_hf
 
-    done = export_hf(source, out, overwrite=overwrite, say=_say(quiet))
+    done = export_hf(source, out, overwrite=overwrite, say=options.sayer(quiet))
     typer.echo(json.dumps(dataclasses.asdict(done), default=str) if as_json else "\n".join(done.lines()))
 
 
@@ -87,5 +80,5 @@ def onnx(
     """Write encoder and masked-word model as ONNX graphs, and compare what onnxruntime computes."""
     from bertpt.interop.export_onnx import export_onnx
 
-    done = export_onnx(source, out, overwrite=overwrite, say=_say(quiet))
+    done = export_onnx(source, out, overwrite=overwrite, say=options.sayer(quiet))
     typer.echo(json.dumps(dataclasses.asdict(done), default=str) if as_json else "\n".join(done.lines()))

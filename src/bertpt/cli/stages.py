@@ -23,16 +23,10 @@ def _load(
     return load_config(config, overrides or [], data_dir=data_dir, runs_dir=runs_dir)
 
 
-def _say(quiet: bool) -> Callable[[str], None]:
-    from bertpt.progress import say
-
-    return (lambda message: None) if quiet else say
-
-
 def _dry(configuration: Configuration, quiet: bool, as_json: bool) -> None:
     from bertpt.pipeline import dry_run
 
-    summary = dry_run(configuration, say=_say(quiet), progress=not quiet)
+    summary = dry_run(configuration, say=options.sayer(quiet), progress=not quiet)
     line = (
         f"{configuration.name}: dry run passed (1 update of 2 rows, 1 evaluation, 1 save; everything was removed again)"
     )
@@ -59,7 +53,7 @@ def _stage_command(stage: str, module: str, example: str) -> Callable[..., None]
         if dry_run:
             return _dry(configuration, quiet, as_json)
         run = getattr(import_module(module), stage.replace("-", "_"))
-        result: Any = run(configuration, overwrite=overwrite, say=_say(quiet), progress=not quiet)
+        result: Any = run(configuration, overwrite=overwrite, say=options.sayer(quiet), progress=not quiet)
         if as_json:
             typer.echo(json.dumps({"directory": str(result.directory), "skipped": result.skipped, **result.manifest}))
         else:
@@ -109,7 +103,7 @@ def pretrain(
         return _dry(configuration, quiet, as_json)
     from bertpt.interop.continuing import pretrain as work
 
-    done = work(configuration, overwrite=overwrite, say=_say(quiet), progress=not quiet)
+    done = work(configuration, overwrite=overwrite, say=options.sayer(quiet), progress=not quiet)
     typer.echo(json.dumps({"run": str(done.directory)}) if as_json else done.directory)
     return None
 
@@ -128,7 +122,7 @@ def evaluate(
     from bertpt.train.rundir import newest_run
 
     directory = run or newest_run(runs_dir or Path("runs"))
-    evaluation = evaluate_run(directory, data_dir=data_dir, max_rows=max_rows, say=_say(quiet))
+    evaluation = evaluate_run(directory, data_dir=data_dir, max_rows=max_rows, say=options.sayer(quiet))
     typer.echo(json.dumps(evaluation.as_dict()) if as_json else evaluation.table())
 
 
@@ -149,6 +143,6 @@ def run(
         return _dry(configuration, quiet, as_json)
     from bertpt.pipeline import run_pipeline
 
-    summary = run_pipeline(configuration, overwrite=overwrite, say=_say(quiet), progress=not quiet)
+    summary = run_pipeline(configuration, overwrite=overwrite, say=options.sayer(quiet), progress=not quiet)
     typer.echo(json.dumps(summary.as_dict()) if as_json else summary.table())
     return None
