@@ -1,9 +1,9 @@
 """Training throughput beside transformers' BertForPreTraining, and the bound set by the step's matrix products.
 
-Both train on the same rows in turn (A B A B ...) in one process: fp32, dropout 0.1, AdamW (fused), clipping, vocabulary
-30,522, length 128, batch 32 (Base 8). The reference pads to the longest row of the batch and uses SDPA. Figures are medians
-over the turns; tokens are those that are not padding. The bound is the time of the step's matrix products alone
-(forward and backward) on the packed rows.
+Both train on the same rows in turn (A B A B ...) in one process: fp32, dropout 0.1, AdamW (fused), clipping,
+vocabulary 30,522, length 128, batch 32 (Base 8). The reference pads to the longest row of the batch and uses SDPA.
+Figures are medians over the turns; tokens are those that are not padding. The bound is the time of the step's matrix
+products alone (forward and backward) on the packed rows.
 
 Usage: python scripts/bench/train.py [--sizes tiny,mini,small,base] [--turns 5] [--json FILE]
 """
