@@ -478,3 +478,60 @@ def test_the_stated_cost_follows_from_rows_and_flops(name: str, gflop_128: float
     per_row = {128: gflop_128, 512: gflop_512}
     total = sum(per_row[phase.length] * 1e9 * phase.steps * phase.batch_size for phase in config.train.phases)
     assert float(stated[1]) * {"P": 1e15, "E": 1e18}[stated[2]] == pytest.approx(total, rel=0.02)
+
+
+# --- configurations from strangers ----------------------------------------------------------------------------------
+
+_BOMB = "a0: &a0 [x,x]\n" + "".join(f"a{i}: &a{i} [{','.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 13))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (_BOMB, "aliases written out"),
+        ("a: " + "[" * 200 + "]" * 200, "more than 50 levels"),
+        ("a: " + "[" * 5000, "more than 50 levels"),
+        ("? [a]\n: b\n", "a key must be a word"),
+        ("{{a: 1}: b}", "a key must be a word"),
+        ("a: !!python/object/apply:os.system ['true']", "could not determine a constructor"),
+    ],
+)
+def test_yaml_that_means_harm_is_one_line_at_once(text: str, says: str) -> None:
+    with pytest.raises(RequestError, match=says) as caught:
+        parse_yaml(text, "x.yaml")
+    assert len(caught.value.faults) == 1
+    assert "\n" not in caught.value.faults[0]
+
+
+def test_numbers_and_dates_of_old_yaml_are_not_read_as_others() -> None:
+    assert parse_yaml("[010, 1:30, 2026-01-01, 0x10, 1_000, -3]", "x") == ["010", "1:30", "2026-01-01", 16, 1000, -3]
+
+
+@pytest.mark.parametrize(
+    ("assignment", "says"),
+    [
+        ("train.phases.0.batch_size=2147483646", "the nearest that does is 7"),
+        ("train.phases.0.batch_size=99999999999999999", "less than 2147483648"),
+        ("train.phases.0.steps=9999999999999999999999", "less than 2147483648"),
+        ("model.hidden_size=100000000000", "less than 2147483648"),
+        ('data_dir="a\\0b"', "text without NUL"),
+        ('description="\\uD800"', "text without NUL"),
+        ("name=" + "n" * 250, "at most 200 characters"),
+        ("corpus.sources=[{kind: files, path: '', heading: a}]", "at least 1 character"),
+        (
+            f"corpus.sources=[{{kind: files, path: a, heading: '{'(' * 3000 + ')' * 3000}'}}]",
+            "not a regular expression",
+        ),
+    ],
+)
+def test_values_that_no_machine_can_take_are_refused_at_once(minimal: Path, assignment: str, says: str) -> None:
+    with pytest.raises(RequestError, match=says) as caught:
+        load_config(minimal, ["train.phases.0.accumulate=8", assignment])
+    assert all(len(fault) < 300 for fault in caught.value.faults)
+
+
+def test_a_folder_or_an_endless_name_in_place_of_a_configuration_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="is a folder"):
+        load_config(tmp_path)
+    with pytest.raises(RequestError, match="no such file"):
+        load_config("a" * 5000)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from bertpt.config.schema import Config, FilesSource, HubSource, WikidumpSource
 
+SHOWN = 60  # most characters of a faulty value in a message
 MAX_SOURCES = 256  # the token store numbers sources in one byte
 
 
@@ -16,6 +18,12 @@ class Impossible(NamedTuple):
 
     keys: tuple[str, ...]
     line: str
+
+
+def nearest_divisor(number: int, wanted: int) -> int:
+    """The divisor of ``number`` that is closest to ``wanted``, the smaller of two."""
+    small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
+    return min(sorted([*small, *(number // n for n in small)]), key=lambda n: abs(n - wanted))
 
 
 def impossible(config: Config) -> Iterator[Impossible]:
@@ -31,8 +39,7 @@ def impossible(config: Config) -> Iterator[Impossible]:
 def _model(config: Config) -> Iterator[Impossible]:
     model = config.model
     if model.hidden_size % model.num_attention_heads and not _of_weights(config, "hidden_size", "num_attention_heads"):
-        fitting = [n for n in range(1, model.hidden_size + 1) if model.hidden_size % n == 0]
-        nearest = min(fitting, key=lambda n: abs(n - model.num_attention_heads))
+        nearest = nearest_divisor(model.hidden_size, model.num_attention_heads)
         yield Impossible(
             ("model.num_attention_heads", "model.hidden_size"),
             f"model.num_attention_heads: {model.num_attention_heads} does not divide model.hidden_size"
@@ -62,8 +69,7 @@ def _train(config: Config) -> Iterator[Impossible]:
                 f" set {positions} or less",
             )
         if phase.batch_size % phase.accumulate:
-            fitting = [n for n in range(1, phase.batch_size + 1) if phase.batch_size % n == 0]
-            nearest = min(fitting, key=lambda n: abs(n - phase.accumulate))
+            nearest = nearest_divisor(phase.batch_size, phase.accumulate)
             yield Impossible(
                 (f"{where}.accumulate", f"{where}.batch_size"),
                 f"{where}.accumulate: {phase.accumulate} does not divide {where}.batch_size {phase.batch_size};"
@@ -141,10 +147,9 @@ def _document_rule(where: str, source: FilesSource | HubSource) -> Iterator[Impo
     if source.heading is not None:
         try:
             re.compile(source.heading)
-        except re.error as error:
-            yield Impossible(
-                (f"{where}.heading",), f"{where}.heading: {source.heading!r} is not a regular expression: {error}"
-            )
+        except (re.error, RecursionError, OverflowError) as error:
+            shown = source.heading if len(source.heading) <= SHOWN else f"{source.heading[:SHOWN]}..."
+            yield Impossible((f"{where}.heading",), f"{where}.heading: {shown!r} is not a regular expression: {error}")
 
 
 def _dump_place(where: str, source: WikidumpSource) -> Iterator[Impossible]:

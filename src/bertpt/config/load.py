@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 from collections.abc import Sequence
 from importlib import resources
@@ -42,16 +43,22 @@ def find_config(name: str | Path, beside: Path | None = None) -> Path:
         RequestError: neither; the nearest shipped names are offered.
     """
     for path in ([beside / name] if beside else []) + [Path(name)]:
-        if path.is_file():
-            return path
+        with contextlib.suppress(OSError):  # a name that is too long
+            if path.is_file():
+                return path
     shipped = shipped_configs() | shipped_corpora()
     stem = Path(name).as_posix().removesuffix(".yaml")
     if stem in shipped:
         return shipped[stem]
-    near = difflib.get_close_matches(stem, shipped, n=1)
+    near = difflib.get_close_matches(stem[:200], shipped, n=1)
     hint = f"did you mean {near[0]}? " if near else ""
+    known = ", ".join(shipped_configs())
     asked = "extends:" if beside else "--config"
-    raise RequestError(f"{asked} {name}: no such file or shipped config; {hint}shipped: {', '.join(shipped_configs())}")
+    place = Path(name)
+    shown = str(name) if len(str(name)) <= 200 else f"{str(name)[:200]}..."
+    if len(stem) < 200 and place.is_dir():
+        raise RequestError(f"{asked} {name}: is a folder; a YAML file or a shipped config is expected: {known}")
+    raise RequestError(f"{asked} {shown}: no such file or shipped config; {hint}shipped: {known}")
 
 
 def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:

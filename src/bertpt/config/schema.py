@@ -10,7 +10,7 @@ import re
 from pathlib import PurePath
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 from pydantic_core import PydanticCustomError
 
 
@@ -21,9 +21,17 @@ def _no_switch(value: Any) -> Any:
     return value
 
 
+# No path and no UTF-8 file can hold these.
+_UNWRITABLE = re.compile("[\0\ud800-\udfff]")
+
+# The name of a folder; file systems hold 255 bytes, of which those that are written aside need some more.
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+
 NoSwitch = BeforeValidator(_no_switch)
-Positive = Annotated[int, Field(gt=0), NoSwitch]
-Count = Annotated[int, Field(ge=0), NoSwitch]
+# What is counted in a configuration fits 32 bits (bytes of text: 64), as the code that takes it expects.
+Positive = Annotated[int, Field(gt=0, lt=2**31), NoSwitch]
+Count = Annotated[int, Field(ge=0, lt=2**31), NoSwitch]
+Bytes = Annotated[int, Field(gt=0, lt=2**63), NoSwitch]
 Seed = Annotated[int, Field(ge=0, lt=2**63), NoSwitch]
 Beta = Annotated[float, Field(ge=0.0, lt=1.0), NoSwitch]
 Share = Annotated[float, Field(ge=0.0, le=1.0), NoSwitch]
@@ -33,6 +41,13 @@ class Section(BaseModel):
     """A part of the configuration: unknown keys are refused, values do not change after loading."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="after")
+    @classmethod
+    def _writable_text(cls, value: Any) -> Any:
+        if isinstance(value, str) and _UNWRITABLE.search(value):
+            raise PydanticCustomError("text", "text without NUL and without halves of characters is expected")
+        return value
 
 
 # --- corpus ---------------------------------------------------------------------------------------------------
@@ -48,7 +63,7 @@ class FilesSource(Source):
     """Local files: text, JSON lines or Parquet, each also compressed with gzip, bzip2, xz or zstd."""
 
     kind: Literal["files"]
-    path: str = Field(description="A file, a folder (read in full) or a glob pattern.")
+    path: str = Field(min_length=1, description="A file, a folder (read in full) or a glob pattern.")
     format: Literal["auto", "text", "jsonl", "parquet"] = Field("auto", description="auto: by the file's ending.")
     documents: Literal["auto", "blank-line", "file", "row", "group", "heading"] = Field(
         "auto",
@@ -126,7 +141,7 @@ class Limit(Section):
     """Reads less, for a first try."""
 
     documents: Positive | None = Field(None, description="At most so many documents of each source.")
-    bytes: Positive | None = Field(None, description="At most so many bytes of text of each source (UTF-8).")
+    bytes: Bytes | None = Field(None, description="At most so many bytes of text of each source (UTF-8).")
 
 
 class Heldout(Section):
@@ -142,7 +157,7 @@ class Heldout(Section):
 class Corpus(Section):
     """What text is read and where documents and sentences end."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] | None = Field(
+    name: Annotated[str, Field(pattern=NAME, max_length=200)] | None = Field(
         None, description="Folder under data_dir; default: made from the first source."
     )
     sources: Annotated[list[AnySource], Field(min_length=1)]
@@ -174,7 +189,7 @@ class Corpus(Section):
             place = PurePath(path).stem
         else:
             place = getattr(source, "package", source.kind).partition("==")[0]
-        return re.sub(r"[^A-Za-z0-9._-]+", "-", place).strip("-._") or "corpus"
+        return re.sub(r"[^A-Za-z0-9._-]+", "-", place).strip("-._")[:200] or "corpus"
 
 
 class Tokenizer(Section):
@@ -190,14 +205,14 @@ class Tokenizer(Section):
         description="A file of words, one a line, or a vocab.txt: those that the given tokenizer cuts into pieces"
         " become entries at the vocabulary's end.",
     )
-    vocab_size: Annotated[int, Field(ge=6), NoSwitch] = Field(
+    vocab_size: Annotated[int, Field(ge=6, lt=2**31), NoSwitch] = Field(
         30522, description="At most so many entries, specials included."
     )
     lowercase: bool = Field(True, description="Uncased model: letters are lower-cased.")
     strip_accents: bool | None = Field(None, description="Remove accents; default: as lowercase.")
     handle_chinese_chars: bool = Field(True, description="Each CJK character is a word.")
     min_frequency: Positive = Field(2, description="Pairs seen less often are not merged.")
-    sample_bytes: Positive = Field(
+    sample_bytes: Bytes = Field(
         1_000_000_000, description="Train on at most so much text: whole documents, chosen by the seed."
     )
     seed: Seed = 0
@@ -284,7 +299,9 @@ class Model(Section):
 class Phase(Section):
     """A part of the run at one sequence length."""
 
-    length: Annotated[int, Field(ge=8), NoSwitch] = Field(128, description="Most tokens in a row, specials included.")
+    length: Annotated[int, Field(ge=8, lt=2**31), NoSwitch] = Field(
+        128, description="Most tokens in a row, specials included."
+    )
     steps: Positive = Field(description="Updates in this phase.")
     batch_size: Positive = Field(256, description="Rows in one update, over all devices and micro-batches.")
     accumulate: Positive = Field(1, description="Micro-batches that one update is computed in; same result.")
@@ -344,7 +361,7 @@ class Evaluate(Section):
 class Config(Section):
     """One experiment."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = Field(description="Folder under runs_dir.")
+    name: Annotated[str, Field(pattern=NAME, max_length=200)] = Field(description="Folder under runs_dir.")
     description: str = Field("", description="Purpose, hardware, expected cost and the source of the numbers.")
     data_dir: str = "data"
     runs_dir: str = "runs"

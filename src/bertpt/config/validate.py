@@ -9,11 +9,9 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from bertpt.config.check import impossible
+from bertpt.config.check import SHOWN, impossible
 from bertpt.config.schema import Config
 from bertpt.errors import RequestError
-
-SHOWN = 60  # most characters of a faulty value in a message
 
 # What stands in for a faulty section while the other sections are checked for impossible combinations.
 _MINIMAL: dict[str, Any] = {

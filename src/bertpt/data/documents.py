@@ -80,8 +80,8 @@ def compile_heading(pattern: str) -> re.Pattern[str]:
     """The compiled ``heading`` pattern, or a :class:`RequestError` that says where it is wrong."""
     try:
         return re.compile(pattern)
-    except re.error as error:
-        raise RequestError(f"heading: {pattern!r} is no regular expression: {error}") from error
+    except (re.error, RecursionError, OverflowError) as error:
+        raise RequestError(f"heading: {pattern[:60]!r} is no regular expression: {error}") from error
 
 
 def document_of_file(lines: Iterable[str], name: str) -> Iterator[RawDocument]:
