@@ -307,6 +307,15 @@ def test_a_resume_with_other_initial_weights_is_refused_and_with_the_same_elsewh
         pretrain(plain, say=quiet)
 
 
+def test_a_run_can_be_evaluated_when_what_it_began_from_has_gone(tiny: Tiny, old: Path, tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    shutil.copytree(old, place)
+    run = pretrain(stages(going_on(tiny, tmp_path, place)), say=quiet)
+    before = evaluate_run(run.directory, max_rows=8, say=quiet)
+    shutil.rmtree(place)
+    assert evaluate_run(run.directory, max_rows=8, say=quiet) == before
+
+
 def test_a_run_cannot_begin_from_itself_even_to_overwrite_it(tiny: Tiny, old: Path, tmp_path: Path) -> None:
     run = tmp_path / "new"
     shutil.copytree(old, run)

@@ -109,3 +109,19 @@ def finished_store(config: Config) -> Path:
     directory = store_dir(config)
     finished(config, directory, "prepare")
     return directory
+
+
+def trained_store(config: Config, fingerprint: str) -> Path:
+    """The token store that a run was trained on; found by its fingerprint when what gave the tokenizer has gone.
+
+    Raises:
+        RequestError: as :func:`finished_store`.
+    """
+    try:
+        return finished_store(config)
+    except RequestError:
+        for directory in sorted(corpus_dir(config).glob("tokens-*")):
+            manifest = read_manifest(directory)
+            if manifest is not None and manifest["fingerprint"] == fingerprint:
+                return directory
+        raise

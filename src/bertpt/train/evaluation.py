@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bertpt.data import baselines
-from bertpt.data.locate import finished_store
+from bertpt.data.locate import trained_store
 from bertpt.data.store import TokenStore
 from bertpt.errors import RequestError
 from bertpt.files import write_json
@@ -69,7 +69,7 @@ def evaluate_run(
     """
     run = open_run(directory)
     config = run.config if data_dir is None else run.config.model_copy(update={"data_dir": str(data_dir)})
-    store = TokenStore.open(finished_store(config))
+    store = TokenStore.open(trained_store(config, run.facts["store"]))
     if store.manifest["fingerprint"] != run.facts["store"]:
         raise RequestError(
             f"{store.directory}: fingerprint {store.manifest['fingerprint'][:8]}, {directory} was trained on"
