@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bertpt.errors import BertptError, RequestError
+from bertpt.locks import claimed
 
 MANIFEST = "manifest.json"
 FORMAT_VERSION = 1
@@ -99,14 +100,14 @@ def staged_directory(final: Path) -> Iterator[Path]:
     """Yield an empty directory beside ``final``; on success sync its files and rename it to ``final``.
 
     An existing ``final`` is replaced only when the new one is complete. On any failure the
-    directory aside is removed and ``final`` is as it was.
+    directory aside is removed and ``final`` is as it was; what a killed process has left is removed too.
+
+    Raises:
+        BertptError: another process is making ``final``, or it cannot be written.
     """
     aside = final.with_name(f".{final.name}.{os.getpid()}.tmp")
-    with named_write_faults(final):
-        shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir(parents=True)
     try:
-        with named_write_faults(final):
+        with named_write_faults(final), claimed(final, aside):
             yield aside
             for path in aside.rglob("*"):
                 if path.is_file():

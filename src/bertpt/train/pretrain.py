@@ -25,7 +25,7 @@ from bertpt.train.checkpoint import checkpoints
 from bertpt.train.evaluate import EVALUATION_SEED, heldout_scores, predict_heldout
 from bertpt.train.initial import InitialWeights, checked_start, start_from
 from bertpt.train.loop import Loop
-from bertpt.train.rundir import Run, create_or_resume
+from bertpt.train.rundir import Run, opened_alone
 from bertpt.train.step import Terms
 
 
@@ -221,17 +221,24 @@ def pretrain(
     if initial is not None or config.model.init_from is not None:
         config = checked_start(config, initial, load_tokenizer(tokenizer))
         facts |= {} if initial is None else {"initial": initial.fingerprint()}
-    run = create_or_resume(config, facts, tokenizer, overwrite=overwrite)
-    device = choose_device(config.train.device)
-    precision = choose_precision(config.train.precision, device)
+    with opened_alone(config, facts, tokenizer, overwrite=overwrite) as run:
+        _train(run, store, initial, say, progress)
+    return run
+
+
+def _train(
+    run: Run, store: TokenStore, initial: InitialWeights | None, say: Callable[[str], None], progress: bool
+) -> None:
+    device = choose_device(run.config.train.device)
+    precision = choose_precision(run.config.train.precision, device)
     work = PreTraining(run, store, device, precision)
     if initial is not None and not checkpoints(run.directory):
         for line in start_from(work.model, initial, load_tokenizer(run.tokenizer)):
             say(line)
-    loop = Loop(run.directory, work, config.train, precision=precision, say=say)
+    loop = Loop(run.directory, work, run.config.train, precision=precision, say=say)
     if loop.finished:
         say(f"{run.directory}: finished ({work.total} updates); nothing to do")
-        return run
+        return
     special = torch.tensor(sorted(store.special_ids.values())).numpy()
     entropy = unigram_entropy(unigram_probabilities(store.unigram, special))
     say(
@@ -239,4 +246,3 @@ def pretrain(
         f" {len(store.train.ids):,} tokens; a model without context ends near the unigram entropy {entropy:.2f} nats"
     )
     loop.train("pretrain", progress=progress)
-    return run

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from bertpt.config import Config, as_yaml, plain, validate
 from bertpt.config.yaml import parse_yaml
 from bertpt.errors import RequestError
 from bertpt.files import read_json, staged_directory, write_json
+from bertpt.locks import only_one
 
 # Changing these changes neither the result nor the data: a resumed run takes the new values. Weights and words may lie
 # elsewhere now, for what they hold is compared by fingerprint.
@@ -96,6 +99,23 @@ def create_or_resume(config: Config, facts: dict[str, Any], tokenizer: Path, *, 
         shutil.copytree(tokenizer, aside / "tokenizer")
         write_json(aside / "run.json", facts)
     return Run(directory, config, facts)
+
+
+@contextlib.contextmanager
+def opened_alone(config: Config, facts: dict[str, Any], tokenizer: Path, *, overwrite: bool) -> Iterator[Run]:
+    """:func:`create_or_resume`, and nobody else trains there while it is open.
+
+    Raises:
+        BertptError: another process trains this run.
+    """
+    directory = run_path(config)
+    with contextlib.ExitStack() as held:
+        held.enter_context(only_one(directory))
+        is_new = overwrite or not directory.exists()
+        run = create_or_resume(config, facts, tokenizer, overwrite=overwrite)
+        if is_new:  # else it is held: opening the lock's file once more would drop it
+            held.enter_context(only_one(directory))
+        yield run
 
 
 def _refuse_other(run: Run, config: Config, facts: dict[str, Any]) -> None:

@@ -1,0 +1,123 @@
+"""Locks by which one process at a time makes a thing, and by which what a killed one left behind is known.
+
+The system drops a lock when its process ends, however it ends: no process number is ever compared, and none that was
+given out again can mislead. Where the system or the disk has no locks, all of this does nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from bertpt.errors import BertptError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+
+@contextlib.contextmanager
+def claimed(final: Path, aside: Path) -> Iterator[None]:
+    """Make the empty directory ``aside``, in which ``final`` is made, and hold it; remove what dead processes left.
+
+    What is written aside for ``final`` is called ``.NAME.<process>.tmp``; what it replaces ``.NAME.<process>.old``.
+
+    Raises:
+        BertptError: another process is making ``final`` now.
+    """
+    final.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as held:
+        # The folder is locked while its leftovers are looked at, so that no new one is taken for a leftover.
+        with _held(final.parent, wait=True):
+            sweep(final)
+            shutil.rmtree(aside, ignore_errors=True)
+            aside.mkdir()
+            held.enter_context(_held(aside))
+        yield
+
+
+def sweep(final: Path) -> None:
+    """Remove what killed processes left beside ``final``; what one had moved away to replace it is put back.
+
+    Raises:
+        BertptError: another process is making ``final`` now.
+    """
+    if fcntl is None:
+        return
+    leftover = re.compile(rf"\.{re.escape(final.name)}\.(\d+)\.(tmp|old)")
+    # Unfinished ones first: a process that is at work is met before what it has moved away.
+    for path in sorted(final.parent.iterdir(), key=lambda path: path.suffix, reverse=True):
+        if (found := leftover.fullmatch(path.name)) is None:
+            continue
+        try:
+            with _held(path) as locked:
+                if not locked:
+                    continue
+                if found[2] == "old" and not final.exists():
+                    path.replace(final)
+                elif path.is_dir():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    path.unlink(missing_ok=True)
+        except BlockingIOError as error:
+            raise BertptError(
+                f"{final}: another process ({found[1]}) is making it; give the same command when that is done"
+            ) from error
+
+
+@contextlib.contextmanager
+def _held(path: Path, *, wait: bool = False) -> Iterator[bool]:
+    """Hold ``path``; false where it cannot be locked.
+
+    Raises:
+        BlockingIOError: another process holds it, and ``wait`` is false.
+    """
+    if fcntl is None:
+        yield False
+        return
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:
+        yield False
+        return
+    try:
+        locked = True
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            raise
+        except OSError:
+            locked = False
+        yield locked
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def only_one(directory: Path) -> Iterator[None]:
+    """Let one process at a time work in ``directory``, by its file ``.lock``; nothing where it does not exist yet.
+
+    Processes that were started inside do not hold it: they may outlive one that was killed.
+
+    Raises:
+        BertptError: another process works there.
+    """
+    if fcntl is None or not directory.is_dir():
+        yield
+        return
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError):
+            file = held.enter_context((directory / ".lock").open("a", encoding="utf-8"))
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except (BlockingIOError, PermissionError) as error:
+                raise BertptError(
+                    f"{directory}: another process works here; wait until it ends, or set another name"
+                    " (--set name=NAME)"
+                ) from error
+        yield
