@@ -238,3 +238,17 @@ def test_parquet_groups_nulls_and_dictionaries(tmp_path: Path) -> None:
     assert texts(tmp_path, path) == ["a", "", "b", "c"]
     assert texts(tmp_path, path, documents="group", group_column="g") == ["a\n\nb", "c"]
     assert "set group_column to one of: text, g" in faults(tmp_path, path, documents="group", group_column="h")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_pipe_or_a_device_in_the_folder_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    put(tmp_path / "c" / "a.txt", "a")
+    os.mkfifo(tmp_path / "c" / "b")
+    assert "c/b: not a regular file" in faults(tmp_path, tmp_path / "c")
+    (tmp_path / "c" / "b").unlink()
+    (tmp_path / "c" / "z").symlink_to("/dev/zero")
+    assert "c/z: not a regular file" in faults(tmp_path, tmp_path / "c")
+
+
+def test_a_home_of_nobody_is_one_line(tmp_path: Path) -> None:
+    assert "~no-such-user-here/x" in faults(tmp_path, "~no-such-user-here/x")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import re
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,7 +130,10 @@ def _hashes(files: list[LocalFile]) -> list[list[str]]:
 
 
 def _find(place: str, source: FilesSource) -> tuple[list[LocalFile], list[str]]:
-    path = Path(place).expanduser()
+    try:
+        path = Path(place).expanduser()
+    except RuntimeError as error:  # ~nobody
+        raise RequestError(f"{place}: {error}") from error
     if path.is_dir():
         candidates, root = _walk(path), path
     elif path.is_file():
@@ -199,6 +203,9 @@ def _name(path: Path, root: Path) -> str:
 
 def _file(path: Path, root: Path) -> LocalFile:
     try:
-        return LocalFile(path, _name(path, root), path.stat().st_size)
+        facts = path.stat()
     except OSError as error:
         raise RequestError(f"{path}: cannot be read: {error.strerror or error}") from error
+    if not stat.S_ISREG(facts.st_mode):  # a pipe, a socket or a device never ends
+        raise RequestError(f"{path}: not a regular file; remove it, or name the others by a pattern")
+    return LocalFile(path, _name(path, root), facts.st_size)
