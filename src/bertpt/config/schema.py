@@ -10,7 +10,7 @@ import re
 from pathlib import PurePath
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 from pydantic_core import PydanticCustomError
 
 
@@ -35,6 +35,36 @@ Bytes = Annotated[int, Field(gt=0, lt=2**63), NoSwitch]
 Seed = Annotated[int, Field(ge=0, lt=2**63), NoSwitch]
 Beta = Annotated[float, Field(ge=0.0, lt=1.0), NoSwitch]
 Share = Annotated[float, Field(ge=0.0, le=1.0), NoSwitch]
+
+
+# Options of `pip download` that only choose a file. Others could run code (a build, another interpreter, a keyring
+# program) or write elsewhere, and a configuration may come from a stranger.
+_PIP_VALUES = (
+    *("--platform", "--python-version", "--implementation", "--abi"),
+    *("--index-url", "--extra-index-url", "--find-links"),
+)
+_PIP_FLAGS = ("--only-binary=:all:", "--no-index", "--pre")
+
+
+def _harmless_pip(arguments: list[str]) -> list[str]:
+    waiting = False  # for the value of an option
+    for argument in arguments:
+        name, equals, _ = argument.partition("=")
+        if waiting and not argument.startswith("-"):
+            waiting = False
+        elif not waiting and argument in _PIP_FLAGS:
+            continue
+        elif not waiting and name in _PIP_VALUES:
+            waiting = not equals
+        else:
+            raise PydanticCustomError(
+                "pip_args",
+                "only {known}, each with its value, are allowed",
+                {"known": ", ".join((*_PIP_FLAGS, *_PIP_VALUES))},
+            )
+    if waiting:
+        raise PydanticCustomError("pip_args", "the last option has no value")
+    return arguments
 
 
 class Section(BaseModel):
@@ -115,14 +145,19 @@ class WheelSource(Source):
     """Text shipped inside a pinned package of the package index; one member is read, nothing is installed."""
 
     kind: Literal["wheel"]
-    package: str = Field(description="Name and version, e.g. gensim==4.4.0.")
+    # No address, no path, no option: those could make pip build, and so run, what lies there.
+    package: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9][A-Za-z0-9.!+_-]*$")] = Field(
+        description="Name and version, e.g. gensim==4.4.0."
+    )
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] = Field(description="Hash of the wheel file.")
     member: str = Field(description="Path of the file inside the wheel.")
     reader: Literal["text", "wikidump", "verses"] = Field(
         description="text: blank lines end documents; wikidump: a MediaWiki dump; verses: a Python source whose"
         " call holds one string and two integer dictionaries verse id -> start / end, one document per chapter."
     )
-    pip_args: list[str] = Field([], description="More arguments of `pip download`, e.g. --platform.")
+    pip_args: Annotated[list[str], AfterValidator(_harmless_pip)] = Field(
+        [], description="More arguments of `pip download`: where to look, and for which platform, e.g. --platform."
+    )
     size: str | None = Field(None, description="Stated download size, shown before it starts.")
 
 
