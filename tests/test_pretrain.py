@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import multiprocessing
 import os
 import shutil
 import signal
@@ -285,7 +286,7 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_run_goes_on_from_the_one_b
     ("number", "group", "workers"),
     [
         (signal.SIGTERM, False, 0),
-        (signal.SIGINT, True, 1),
+        pytest.param(signal.SIGINT, True, 1, marks=pytest.mark.slow),
         pytest.param(signal.SIGTERM, True, 2, marks=pytest.mark.slow),
     ],
     ids=["SIGTERM", "SIGINT to the group", "SIGTERM to the group"],
@@ -334,6 +335,27 @@ def test_a_signalled_process_saves_exits_with_3_and_can_be_resumed(
     found, wanted = tensors(tmp_path / "tiny-run", step), tensors(tmp_path / "quiet" / "tiny-run", step)
     assert found.keys() == wanted.keys()
     assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+
+
+def test_workers_work_on_through_the_signals_that_ask_the_program_to_stop(tiny: Tiny, tmp_path: Path) -> None:
+    config = tiny.config(tmp_path)
+    store = TokenStore.open(finished_store(config))
+    stream = BatchStream.create(
+        store, "train", pairs=config.pairs, masking=config.masking, length=32, batch_size=4, seed=0
+    )
+    before = set(multiprocessing.active_children())
+    batches = stream.batches(0, 20, workers=1)
+    (worker,) = set(multiprocessing.active_children()) - before
+    first = next(batches)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        assert worker.pid is not None
+        os.kill(worker.pid, number)
+    rest = list(batches)
+    assert len(rest) == 19
+    assert torch.equal(first.input_ids, stream[0].input_ids)
+    assert torch.equal(rest[-1].input_ids, stream[19].input_ids)
+    worker.join(30)
+    assert worker.exitcode == 0
 
 
 def test_a_second_signal_acts_at_once() -> None:
