@@ -32,7 +32,7 @@ from bertpt.train import loop
 from bertpt.train.checkpoint import checkpoints
 from bertpt.train.evaluate import evaluating, heldout_scores, predict_heldout
 from bertpt.train.evaluation import evaluate_run
-from bertpt.train.pretrain import heldout_stream, pretrain
+from bertpt.train.pretrain import PreTraining, heldout_stream, pretrain
 from bertpt.train.rundir import open_run
 from bertpt.train.signals import StopFlag
 
@@ -655,3 +655,13 @@ def test_the_training_path_runs_in_a_locale_that_is_not_utf8(tiny: Tiny, tmp_pat
     assert "\r" not in err
     assert "naïve" in (tmp_path / "runs" / "tiny-run" / "config.yaml").read_text(encoding="utf-8")
     assert out.rstrip("\n").endswith("tiny-run")
+
+
+def test_two_phases_of_one_length_see_other_rows_and_masks(tiny: Tiny, tmp_path: Path) -> None:
+    phase = {"length": 32, "steps": 2, "batch_size": 16}
+    config = tiny.config(tmp_path, train={"phases": [phase, phase], "schedule": {"warmup_steps": 1}})
+    run = open_run(pretrain(config, say=quiet).directory)
+    store = TokenStore.open(finished_store(config))
+    work = PreTraining(run, store, torch.device("cpu"), "fp32")
+    first, _, second, _ = (batches[0] for batches in work.updates(0))
+    assert not (first.tokens == second.tokens and torch.equal(first.input_ids, second.input_ids))

@@ -11,7 +11,6 @@ import torch
 
 from bertpt.batch import Batch
 from bertpt.config import Config, plain
-from bertpt.config.schema import Phase
 from bertpt.data.baselines import unigram_entropy, unigram_probabilities
 from bertpt.data.loader import BatchStream
 from bertpt.data.locate import finished_store, tokenizer_dir
@@ -87,7 +86,7 @@ class PreTraining:
         self.model = BertForPreTraining(config.model, store.vocab_size, nsp=config.pairs.rule != "none").to(device)
         self.total = sum(phase.steps for phase in config.train.phases)
         self.loss_weights = {"mlm": 1.0, "nsp": config.train.nsp_weight}
-        self._streams = [self._stream(phase, [0]) for phase in config.train.phases]
+        self._streams = [self._stream(index, [0]) for index in range(len(config.train.phases))]
 
     objective = staticmethod(pretraining_objective)
     count_terms = staticmethod(pretraining_counts)
@@ -107,8 +106,9 @@ class PreTraining:
                     yield micro
             begin += phase.steps
 
-    def _stream(self, phase: Phase, starts: list[int]) -> BatchStream:
-        """Training rows of a phase, one micro-batch an item."""
+    def _stream(self, index: int, starts: list[int]) -> BatchStream:
+        """Training rows of a phase, one micro-batch an item; phases of one length see other pairs and masks."""
+        phase = self.config.train.phases[index]
         return BatchStream.create(
             self.store,
             "train",
@@ -116,7 +116,7 @@ class PreTraining:
             masking=self.config.masking,
             length=phase.length,
             batch_size=phase.batch_size // phase.accumulate,
-            seed=self.config.train.seed,
+            seed=self.config.train.seed ^ (index << 48),
             cache=self.run.directory / "plans",
             starts=starts,
         )
@@ -161,10 +161,7 @@ class PreTraining:
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Take back what ``state`` gave."""
-        phases = self.config.train.phases
-        self._streams = [
-            self._stream(phase, list(starts)) for phase, starts in zip(phases, state["starts"], strict=True)
-        ]
+        self._streams = [self._stream(index, list(starts)) for index, starts in enumerate(state["starts"])]
 
     def shown(self, values: Mapping[str, float]) -> dict[str, str]:
         """MLM loss, speed and NSP accuracy."""
