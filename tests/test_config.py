@@ -79,6 +79,12 @@ def test_true_and_false_are_booleans() -> None:
     assert parse_yaml("[true, False]", "x") == [True, False]
 
 
+def test_an_unknown_language_is_refused_with_the_configuration(minimal: Path) -> None:
+    with pytest.raises(RequestError, match=r"corpus\.language: no language has the code 'german'; did you mean de"):
+        load_config(minimal, ["corpus.language=german"])
+    assert load_config(minimal, ["corpus.language=german", "corpus.sentences=lines"]).corpus.language == "german"
+
+
 def test_language_no_is_norwegian(minimal: Path) -> None:
     assert load_config(minimal, ["corpus.language=no"]).corpus.language == "no"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shlex
 import signal
 import sys
 import tempfile
@@ -198,6 +199,27 @@ def test_a_dry_run_shows_what_is_wrong_with_the_data(corpus: Tiny, scratch: Path
     assert bertpt(["run", "--config", configured(corpus), "--dry-run"]) == 2
     assert "pairs.rule" in capsys.readouterr().err
     assert list(scratch.iterdir()) == []
+
+
+def test_the_closing_lines_name_what_was_made_and_a_sentence_of_this_corpus(corpus: Tiny, capsys: Capture) -> None:
+    assert bertpt(["run", "--config", configured(corpus)]) == 0
+    out, err = capsys.readouterr()
+    run = corpus.folder / "runs" / "tiny-run"
+    for made in (run / "summary.json", run / "eval.json", run / "checkpoints" / "step-00000003"):
+        assert str(made) in out
+        assert made.exists()
+    (line,) = [line for line in out.splitlines() if line.startswith("Try it:")]
+    text = shlex.split(line)[6]
+    assert "[MASK]" in text
+    assert f"  {text}\n" in out  # one of the held-out sentences above
+    assert "text: text:" not in err
+
+
+def test_a_dry_run_says_what_stands_in_for_a_download(scratch: Path, capsys: Capture) -> None:
+    assert bertpt(["run", "--config", "demo", "--dry-run"]) == 0
+    err = capsys.readouterr().err
+    assert err.startswith("dry run: nothing is downloaded")
+    assert "docstrings: docstrings" not in err
 
 
 # --- stopping -------------------------------------------------------------------------------------------------------

@@ -44,6 +44,17 @@ def test_short_or_hidden_work_leaves_nothing() -> None:
     assert out.getvalue() == ""
 
 
+def test_the_bar_counts_small_totals_exactly_and_shortens_large_ones() -> None:
+    out = Terminal()
+    with Progress("pretrain", unit="updates", total=3000, start=10, stream=out) as progress:
+        progress.add(1)
+    assert " 11/3000 " in out.getvalue()
+    out = Terminal()
+    with Progress("download", unit="bytes", total=2_000_000, stream=out) as progress:
+        progress.add(2_000_000)
+    assert "2.00M" in out.getvalue()
+
+
 def test_a_terminal_gets_a_bar_and_notes_through_ones_own_printer() -> None:
     out, said = Terminal(), list[str]()
     with Progress("prepare", unit="documents", total=4, stream=out) as progress:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertpt.data.languages import LANGUAGES, language_code
+from bertpt.config.languages import LANGUAGES, language_code
 from bertpt.data.sentences import split_sentences
 from bertpt.errors import RequestError
 

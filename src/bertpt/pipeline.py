@@ -66,17 +66,18 @@ class Summary:
         if python.is_relative_to(Path.cwd()):
             python = python.relative_to(Path.cwd())
         module, place = f"{shlex.quote(str(python))} -m", shlex.quote(str(run))
+        text = min((sample.text for sample in self.samples), key=len, default=_EXAMPLE)
         return "\n".join(
             [
                 *lines,
                 "",
                 f"Curves:  {module} tensorboard.main --logdir {place}/tb",
-                f"Try it:  {module} bertpt predict fill-mask {_EXAMPLE} --model {place}",
+                f"Try it:  {module} bertpt predict fill-mask {shlex.quote(text)} --model {place}",
             ]
         )
 
 
-_EXAMPLE = "'in the beginning [MASK] created the heavens'"
+_EXAMPLE = "in the beginning [MASK] created the heavens"  # where no held-out sentence fits
 
 
 def run_pipeline(config: Config, *, overwrite: bool = False, say: Say = say_line, progress: bool = True) -> Summary:
@@ -120,7 +121,9 @@ def _summary(config: Config, run: Run, say: Say) -> Summary:
             "tokenizer": tokenizer_dir(config),
             "store": store.directory,
             "run": run.directory,
+            "weights": checkpoints(run.directory)[-1][1],
             "scores": run.directory / "eval.json",
+            "summary": path,
         },
     )
     write_json(path, {"key": key} | summary.as_dict())
@@ -136,6 +139,8 @@ def dry_run(config: Config, *, say: Say = say_line, progress: bool = True) -> Su
     Local files are read in part; what would have to be downloaded is stood in for by documentation text of the
     running Python. The model has its full shape; each phase makes one update of two rows.
     """
+    if not all(isinstance(source, FilesSource) for source in config.corpus.sources):
+        say("dry run: nothing is downloaded; local texts stand in for the sources that would be")
     with tempfile.TemporaryDirectory(prefix="bertpt-dry-run-") as folder:
         return run_pipeline(_reduced(config, Path(folder)), say=say, progress=progress)
 

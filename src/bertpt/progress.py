@@ -57,7 +57,7 @@ class Progress:
                 initial=start,
                 desc=what,
                 unit=f" {unit}",
-                unit_scale=True,
+                unit_scale=total is None or total >= 100_000,  # small numbers as they are: 10/3000, not 10.0/3.00k
                 file=self._stream,
                 dynamic_ncols=True,
             )

@@ -7,7 +7,9 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from bertpt.config.languages import language_code
 from bertpt.config.schema import Config, FilesSource, HubSource, WikidumpSource
+from bertpt.errors import RequestError
 
 SHOWN = 60  # most characters of a faulty value in a message
 MAX_SOURCES = 256  # the token store numbers sources in one byte
@@ -34,6 +36,7 @@ def impossible(config: Config) -> Iterator[Impossible]:
     yield from _examples(config)
     yield from _heldout(config)
     yield from _sources(config)
+    yield from _language(config)
 
 
 def _model(config: Config) -> Iterator[Impossible]:
@@ -50,6 +53,14 @@ def _model(config: Config) -> Iterator[Impossible]:
             ("model.type_vocab_size", "pairs.rule"),
             f"model.type_vocab_size: {model.type_vocab_size}, pairs need 2 segments; set 2, or pairs.rule=none",
         )
+
+
+def _language(config: Config) -> Iterator[Impossible]:
+    if config.corpus.sentences == "split":
+        try:
+            language_code(config.corpus.language)
+        except RequestError as error:
+            yield Impossible(("corpus.language", "corpus.sentences"), str(error))
 
 
 def _of_weights(config: Config, *keys: str) -> bool:

@@ -20,12 +20,14 @@ def announce(sources: Mapping[str, AnySource]) -> list[str]:
     lines = []
     for label, source in sources.items():
         if isinstance(source, FilesSource):
-            lines += [f"{label}: {line}" for line in local_files.describe(source)]
+            # A folder that is its own label is named once.
+            lines += [f"{label}: {line.removeprefix(f'{label}: ')}" for line in local_files.describe(source)]
         else:
             keys = ("package", "dataset", "url", "path")
             place = next((f" {value}" for key in keys if (value := getattr(source, key, None))), "")
             size = getattr(source, "size", None)
-            lines.append(f"{label}: {source.kind}{place}{f', {size} to download' if size else ''}")
+            what = "documentation texts of this Python" if source.kind == "docstrings" else f"{source.kind}{place}"
+            lines.append(f"{label}: {what}{f', {size} to download' if size else ''}")
     return lines
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from bertpt.config import Config
+from bertpt.config.languages import language_code
 from bertpt.data.extend import words_hash
 from bertpt.data.given import given_hashes, given_place, normalising_of
-from bertpt.data.languages import language_code
 from bertpt.data.stage import stage_key
 from bertpt.errors import RequestError
 from bertpt.files import fingerprint, read_manifest

@@ -7,7 +7,7 @@ from typing import Literal
 
 from sentencex import segment
 
-from bertpt.data.languages import language_code
+from bertpt.config.languages import language_code
 
 _LETTER = re.compile(r"[^\W_]")
 

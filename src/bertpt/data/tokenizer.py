@@ -178,7 +178,8 @@ def _report(counts: dict[str, Any], dropped: str, seed: int) -> Iterator[str]:
         )
     else:
         yield f"trained on {counts['used_bytes'] / 1e6:,.1f} MB, {counts['words']:,} words"
-    yield f"asked {counts['asked']:,} entries, got {counts['entries']:,}; {counts['letters']:,} letters" + (
+    fewer = " (no other pair of pieces comes tokenizer.min_frequency times)" * (counts["entries"] < counts["asked"])
+    yield f"asked {counts['asked']:,} entries, got {counts['entries']:,}{fewer}; {counts['letters']:,} letters" + (
         f"; {counts['dropped_letters']:,} rare letters left out: {dropped}" if dropped else ""
     )
     if counts["long_words"]:
