@@ -103,13 +103,20 @@ def _figures(checkpoint: Checkpoint, run: Path | None) -> CheckpointFigures:
         by_module=dict(sorted(modules.items(), key=lambda item: _natural(item[0]))),
         dtypes=dict(Counter(_dtype(tensor) for tensor in weights.values())),
         files=dict(manifest.get("files", {})),
-        run={str(key): str(value) for key, value in (read_json(run / "run.json") if run else {}).items()},
+        run={} if run is None else _fingerprints(run),
         tokenizer=str(run / "tokenizer") if run else None,
         tensors=tensors,
         optimizer_tensors=len(optimizer),
         not_finite=[tensor.name for tensor in tensors if tensor.not_finite]
         + [f"optimizer: {name}" for name in moments],
     )
+
+
+def _fingerprints(run: Path) -> dict[str, str]:
+    """Of what the run was trained on, by name."""
+    found = {str(key): str(value) for key, value in read_json(run / "run.json").items()}
+    tokenizer = read_manifest(run / "tokenizer")
+    return found | ({"tokenizer": tokenizer["fingerprint"]} if tokenizer else {})
 
 
 def _steps(run: Path | None) -> int | None:

@@ -14,8 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertpt.config import Config
-from bertpt.data.corpus_report import CHANGES
+from bertpt.config.schema import AnySource
+from bertpt.data.corpus_report import CHANGES, ends_at_blank_lines
 from bertpt.data.documents import Document, iter_documents
+from bertpt.data.download import source_labels
 from bertpt.data.gather import RepeatedLines
 from bertpt.data.inspect import layout
 from bertpt.data.inspect.layout import Bucket, bars, histogram, sections, table
@@ -185,14 +187,15 @@ class _Reader:
     ) -> CorpusFigures:
         """Add it all up."""
         known = manifest["counts"].get("sources", {})
+        chosen = self.corpus.fallback if manifest["counts"].get("is_fallback") else self.corpus.sources
+        sources = dict(zip(source_labels(chosen), chosen, strict=True))
         sentences = [np.array(tally.sentences, np.int64) for tally in self.tallies.values()]
         return CorpusFigures(
             directory=str(directory),
             fingerprint=manifest["fingerprint"],
             is_fallback=bool(manifest["counts"].get("is_fallback")),
             sources=[
-                self._source(label, tally, known.get(label, {}), manifest["settings"])
-                for label, tally in self.tallies.items()
+                self._source(label, tally, known.get(label, {}), sources) for label, tally in self.tallies.items()
             ],
             sentences_per_document=histogram(np.concatenate([np.empty(0, np.int64), *sentences]), SENTENCE_LOWS),
             letters_per_document=histogram(np.array(self.letters, np.int64), LETTER_LOWS),
@@ -209,14 +212,13 @@ class _Reader:
         return split_sentences(document.text, self.corpus.language, self.corpus.sentences)
 
     def _source(
-        self, label: str, tally: _Tally, counts: Mapping[str, Any], settings: Mapping[str, Any]
+        self, label: str, tally: _Tally, counts: Mapping[str, Any], sources: Mapping[str, AnySource]
     ) -> SourceFigures:
         sentences: NDArray[np.int64] = np.array(tally.sentences, np.int64)
         one = int((sentences == 1).sum())
         cause = None
         if one > _WARN_ONE_SENTENCE * len(sentences):
-            ends = settings.get("sources", {}).get(label, {}).get("documents")
-            cause = _cause(ends, counts, self.corpus.sentences)
+            cause = _cause(sources.get(label), self.corpus.sentences)
         return SourceFigures(
             label=label,
             documents=tally.documents["train"],
@@ -232,19 +234,21 @@ class _Reader:
         )
 
 
-def _cause(documents: str | None, counts: Mapping[str, Any], sentences: str) -> str:
+def _cause(source: AnySource | None, sentences: str) -> str:
     """Why many documents are likely a single sentence, and what to set."""
     if sentences == "lines":
         return (
             "corpus.sentences: lines takes a whole line as one sentence; where lines are paragraphs, set"
             " corpus.sentences: split"
         )
-    # Marks of a file that is cut at blank lines, or was cut so by `documents: auto`.
-    if documents == "blank-line" or (documents == "auto" and counts.get("files", 0) == 1):
-        return "a blank line after every sentence: keep blank lines between documents only, or set documents: heading"
-    if documents in ("row", "auto"):
-        return "rows or files that are single sentences: documents: group, heading or blank-line joins them"
-    return "the source has documents this short; corpus.min_sentences=2 leaves them out"
+    blank_line = "a blank line after every sentence; keep blank lines between documents only, or set documents: heading"
+    rows = "rows or files that are single sentences; documents: group, heading or blank-line joins them"
+    if source is None or not hasattr(source, "documents"):
+        return "documents this short in the source; corpus.min_sentences=2 leaves them out"
+    try:
+        return blank_line if ends_at_blank_lines(source) else rows
+    except RequestError:  # the files are gone
+        return f"{blank_line}; or {rows}"
 
 
 def _parts(figures: CorpusFigures) -> Iterator[tuple[str, list[str]]]:

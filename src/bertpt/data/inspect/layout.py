@@ -29,7 +29,7 @@ class Bucket(NamedTuple):
 
 
 def histogram(values: NDArray[np.int64], lows: Sequence[int], high: int | None = None) -> list[Bucket]:
-    """Count values in the buckets that begin at ``lows``; the last ends at ``high``, the largest possible value, if any.
+    """Count values in the buckets that begin at ``lows``; the last ends at ``high``, the largest value there can be.
 
     Values below the first bucket are in none.
     """

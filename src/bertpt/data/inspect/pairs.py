@@ -216,9 +216,9 @@ class _Rows:
         return MaskFigures(
             rows=len(places),
             rate=len(positions) / max(int((~np.isin(packed.ids, self.masker.special)).sum()), 1),
-            masked_share=float(masked.mean()),
-            random_share=float((~masked & ~kept).mean()),
-            kept_share=float(kept.mean()),
+            masked_share=_share(masked),
+            random_share=_share(~masked & ~kept),
+            kept_share=_share(kept),
             fewest=int(count.min()),
             mean=float(count.mean()),
             most=int(count.max()),
@@ -254,6 +254,11 @@ class _Rows:
     def _source(self, start: int) -> str:
         document = int(np.searchsorted(self.tokens.document_starts, start, side="right")) - 1
         return self.store.source_labels[int(self.tokens.sources[document])]
+
+
+def _share(flags: NDArray[np.bool_]) -> float:
+    """Share of True; 0 of nothing (rows of [UNK] alone have nothing to predict)."""
+    return float(flags.mean()) if len(flags) else 0.0
 
 
 def _parts(figures: PairFigures) -> Iterator[tuple[str, list[str]]]:
