@@ -85,7 +85,8 @@ class _Placed:
     side: int
 
 
-def _placed(shards: Sequence[Path], sources: Sequence[Gathered]) -> Iterator[_Placed]:
+def _placed(shards: Sequence[Path], sources: Sequence[Gathered], *, remove: bool = False) -> Iterator[_Placed]:
+    """The documents in order; each shard is removed once read, if asked."""
     by_label = {source.label: source for source in sources}
     position: Counter[str] = Counter()
     number = 0
@@ -95,6 +96,8 @@ def _placed(shards: Sequence[Path], sources: Sequence[Gathered]) -> Iterator[_Pl
             yield _Placed(document, source, number, source.hash_of(index), source.sides[index])
             position[document.source] += 1
             number += 1
+        if remove:
+            shard.unlink()
 
 
 def index_heldout(
@@ -128,7 +131,7 @@ def write_split(
     deduplicate: bool = False,
     tick: Callable[[], None] = lambda: None,
 ) -> None:
-    """Part the documents in ``shards`` into ``train`` and ``heldout`` files; the shards are removed at the end.
+    """Part the documents in ``shards`` into ``train`` and ``heldout`` files; each shard is removed once read.
 
     No text stands on both sides, whatever its source: a held-out text is written once, its copies are
     dropped. Each source's counts gain ``documents`` (to train on), ``heldout``, ``heldout_copies``, ``overlap`` (copies
@@ -147,7 +150,7 @@ def write_split(
     repeats = _repeats(sources) if deduplicate else None
     written: set[bytes] = set()
     with DocumentWriter(to, "train") as train, DocumentWriter(to, "heldout") as heldout:
-        for found in _placed(shards, sources):
+        for found in _placed(shards, sources, remove=True):
             tick()
             counts, document = found.source.counts, found.document
             if found.digest not in everywhere:
@@ -166,5 +169,3 @@ def write_split(
                 written.add(found.digest)
                 heldout.add(document)
                 counts["heldout"] += 1
-    for shard in shards:
-        shard.unlink()
