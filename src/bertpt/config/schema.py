@@ -187,6 +187,11 @@ class Heldout(Section):
     )
     min_documents: Positive = Field(8, description="At least so many of each source, or a refusal.")
     max_documents: Positive = Field(2000, description="No more than so many of each source.")
+    near_duplicates: Share | None = Field(
+        0.8,
+        description="Training documents that share this part of their word 5-grams with a held-out one (Jaccard"
+        " similarity) are removed; 0 or null: none is.",
+    )
 
 
 class Corpus(Section):
@@ -208,6 +213,11 @@ class Corpus(Section):
     )
     limit: Limit = Limit()
     heldout: Heldout = Heldout()
+    deduplicate: Literal["none", "documents"] = Field(
+        "none",
+        description="documents: of training documents with the same text the first is kept; none: all are. Copies are"
+        " counted in any case.",
+    )
     min_sentences: Positive = Field(1, description="Shorter documents are dropped and counted.")
 
     @property

@@ -13,6 +13,19 @@ from bertpt.data.sources import local_files
 from bertpt.errors import BertptError
 
 _WARN_SHARE = 0.1
+CHANGES = {
+    "dropped_empty": "empty documents dropped",
+    "dropped_short": "documents below min_sentences dropped",
+    "overlap": "copies of held-out documents dropped from training",
+    "near_duplicates": "near-duplicates of held-out documents dropped from training",
+    "copies_dropped": "copies within the training documents dropped",
+    "heldout_copies": "copies of held-out documents dropped",
+    "replaced": "bytes that are not UTF-8 replaced",
+    "controls": "control characters replaced by spaces",
+    "surrogates": "lone surrogates replaced",
+    "byte_order_marks": "byte order marks removed",
+}
+"""What is counted of a source when documents or letters are dropped or changed, in words."""
 
 
 def announce(sources: Mapping[str, AnySource]) -> list[str]:
@@ -124,14 +137,4 @@ def report(source: Gathered) -> str:
         f"{source.label}: {kept:,} documents ({counts['heldout']:,} held out), {counts['lines']:,} lines,"
         f" {local_files.human_size(counts['text_bytes'])}, median {source.median_lines:g} lines per document"
     )
-    notes = {
-        "dropped_empty": "empty documents dropped",
-        "dropped_short": "documents below min_sentences dropped",
-        "overlap": "copies of held-out documents dropped from training",
-        "heldout_copies": "copies of held-out documents dropped",
-        "replaced": "bytes that are not UTF-8 replaced",
-        "controls": "control characters replaced by spaces",
-        "surrogates": "lone surrogates replaced",
-        "byte_order_marks": "byte order marks removed",
-    }
-    return "; ".join([line, *(f"{counts[key]:,} {note}" for key, note in notes.items() if counts[key])])
+    return "; ".join([line, *(f"{counts[key]:,} {note}" for key, note in CHANGES.items() if counts[key])])

@@ -21,8 +21,9 @@ from bertpt.config.schema import AnySource, Config, Corpus, FilesSource, HubSour
 from bertpt.data.corpus_report import announce, check_space, counts_of, ends_at_blank_lines, report, warnings
 from bertpt.data.documents import DocumentWriter
 from bertpt.data.gather import Gathered, gather
+from bertpt.data.near_duplicates import HeldoutIndex
 from bertpt.data.sources.base import RawDocument, Reading, SourceUnreachable
-from bertpt.data.split import choose_heldout, distinct, write_split
+from bertpt.data.split import choose_heldout, distinct, index_heldout, write_split
 from bertpt.data.stage import StageResult, differences, existing, stage_key
 from bertpt.errors import RequestError
 from bertpt.files import staged_directory, write_manifest
@@ -138,7 +139,8 @@ def _settings(corpus: Corpus, sources: Mapping[str, AnySource]) -> dict[str, Any
         "sources": {label: _content_settings(source) for label, source in sources.items()},
         "encoding_errors": corpus.encoding_errors,
         "limit": plain(corpus.limit),
-        "heldout": plain(corpus.heldout),
+        "heldout": plain(corpus.heldout) | {"near_duplicates": corpus.heldout.near_duplicates or None},
+        "deduplicate": corpus.deduplicate,
         "min_lines": _min_lines(corpus),
     }
 
@@ -221,9 +223,7 @@ def _make(directory: Path, plan: _Plan, config: Config, say: Say, progress: bool
             for line in warnings(found, unique[found.label], by_blank_line, corpus.sentences == "lines"):
                 say(line)
         can_give = {label: isinstance(source, FilesSource | HubSource) for label, source in plan.sources.items()}
-        write_split(writer.shards, gathered, choose_heldout(gathered, corpus.heldout, can_give), aside)
-        if not any(found.counts["documents"] for found in gathered):
-            raise RequestError("no document is left to train on: all of them are held out too")
+        _split(writer.shards, gathered, choose_heldout(gathered, corpus.heldout, can_give), aside, corpus, progress)
         shutil.rmtree(work)
         for found in gathered:
             say(report(found))
@@ -235,6 +235,30 @@ def _make(directory: Path, plan: _Plan, config: Config, say: Say, progress: bool
             aside, stage=STAGE, key=plan.key, inputs=plan.inputs, settings=plan.settings, counts=counts
         )
     return StageResult(directory, manifest, skipped=False)
+
+
+def _split(
+    shards: list[Path],
+    gathered: list[Gathered],
+    chosen: dict[str, set[bytes]],
+    aside: Path,
+    corpus: Corpus,
+    shown: bool,
+) -> None:
+    """Write both sides, less what ``corpus.heldout.near_duplicates`` and ``corpus.deduplicate`` take out."""
+    near = None
+    if corpus.heldout.near_duplicates:
+        near = HeldoutIndex(corpus.heldout.near_duplicates, shards[0].with_name("heldout-hashes.bin"))
+        index_heldout(shards, gathered, chosen, near)
+    with Progress("download: split", unit="documents", total=sum(map(len, gathered)), shown=shown) as progress:
+        deduplicate = corpus.deduplicate == "documents"
+        write_split(shards, gathered, chosen, aside, near=near, deduplicate=deduplicate, tick=progress.add)
+    if not any(found.counts["documents"] for found in gathered):
+        resembling = sum(found.counts["near_duplicates"] for found in gathered)
+        raise RequestError(
+            "no document is left to train on: all of them are held out too"
+            + (f", or nearly so ({resembling:,}; corpus.heldout.near_duplicates)" if resembling else "")
+        )
 
 
 def _gather(label: str, source: AnySource, writer: DocumentWriter, config: Config, say: Say, shown: bool) -> Gathered:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bertpt.config.schema import Heldout
-from bertpt.data.documents import DocumentWriter, read_shard
+from bertpt.data.documents import Document, DocumentWriter, read_shard
 from bertpt.data.gather import HASH_BYTES, HELDOUT, TRAIN, Gathered
+from bertpt.data.near_duplicates import HeldoutIndex
 from bertpt.errors import RequestError
 
 
-def distinct(source: Gathered) -> np.ndarray[tuple[int], np.dtype[np.bytes_]]:
+def distinct(source: Gathered) -> NDArray[np.bytes_]:
     """The different hashes of a source's documents, sorted."""
-    unique: np.ndarray[tuple[int], np.dtype[np.bytes_]] = np.unique(np.frombuffer(source.hashes, f"S{HASH_BYTES}"))
+    unique: NDArray[np.bytes_] = np.unique(np.frombuffer(source.hashes, f"S{HASH_BYTES}"))
     return unique
 
 
@@ -71,35 +74,98 @@ def _too_few(source: Gathered, unique: int, minimum: int, can_give: bool) -> str
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """A document that was read, and what decides on its side."""
+
+    document: Document
+    source: Gathered
+    number: int  # among the documents of all sources, in the order of reading
+    digest: bytes
+    side: int
+
+
+def _placed(shards: Sequence[Path], sources: Sequence[Gathered], *, remove: bool = False) -> Iterator[_Placed]:
+    """The documents in order; each shard is removed once read, if asked."""
+    by_label = {source.label: source for source in sources}
+    position: Counter[str] = Counter()
+    number = 0
+    for shard in shards:
+        for document in read_shard(shard):
+            source, index = by_label[document.source], position[document.source]
+            yield _Placed(document, source, number, source.hash_of(index), source.sides[index])
+            position[document.source] += 1
+            number += 1
+        if remove:
+            shard.unlink()
+
+
+def index_heldout(
+    shards: Sequence[Path], sources: Sequence[Gathered], chosen: Mapping[str, set[bytes]], index: HeldoutIndex
+) -> None:
+    """Give the text of every held-out document to ``index``, each text once."""
+    waiting = set().union(*chosen.values())
+    for found in _placed(shards, sources):
+        if found.digest in waiting:
+            waiting.remove(found.digest)
+            index.add(found.document.text)
+        if not waiting:
+            break
+
+
+def _repeats(sources: Sequence[Gathered]) -> NDArray[np.bool_]:
+    """Bool [documents of all sources]: True where the same text was read before, from any source."""
+    hashes = np.frombuffer(b"".join(source.hashes for source in sources), f"S{HASH_BYTES}")
+    repeats = np.ones(len(hashes), np.bool_)
+    repeats[np.unique(hashes, return_index=True)[1]] = False
+    return repeats
+
+
 def write_split(
-    shards: Sequence[Path], sources: Sequence[Gathered], chosen: Mapping[str, set[bytes]], to: Path
+    shards: Sequence[Path],
+    sources: Sequence[Gathered],
+    chosen: Mapping[str, set[bytes]],
+    to: Path,
+    *,
+    near: HeldoutIndex | None = None,
+    deduplicate: bool = False,
+    tick: Callable[[], None] = lambda: None,
 ) -> None:
     """Part the documents in ``shards`` into ``train`` and ``heldout`` files; each shard is removed once read.
 
     No text stands on both sides, whatever its source: a held-out text is written once, its copies are
-    dropped. Copies within ``train`` are kept. Each source's counts gain ``documents`` (to train on), ``heldout``,
-    ``heldout_copies`` and ``overlap`` (copies of held-out texts taken out of ``train``).
+    dropped. Each source's counts gain ``documents`` (to train on), ``heldout``, ``heldout_copies``, ``overlap`` (copies
+    of held-out texts taken out of ``train``), ``near_duplicates`` and ``copies_dropped``.
+
+    Args:
+        shards: the documents of all sources in order, unsplit.
+        sources: what is known of them, in the same order.
+        chosen: hashes of the held-out documents of each source.
+        to: the folder to write to.
+        near: training documents that resemble what it holds are dropped and counted.
+        deduplicate: copies within ``train`` are dropped, all but the first; else they are kept.
+        tick: called once for each document.
     """
-    by_label = {source.label: source for source in sources}
     everywhere = set().union(*chosen.values())
+    repeats = _repeats(sources) if deduplicate else None
     written: set[bytes] = set()
-    position: Counter[str] = Counter()
     with DocumentWriter(to, "train") as train, DocumentWriter(to, "heldout") as heldout:
-        for shard in shards:
-            for document in read_shard(shard):
-                source = by_label[document.source]
-                index = position[document.source]
-                position[document.source] += 1
-                digest, side = source.hash_of(index), source.sides[index]
-                if digest not in everywhere:
-                    train.add(document)
-                    source.counts["documents"] += 1
-                elif side == TRAIN or digest not in chosen[source.label]:
-                    source.counts["overlap"] += 1
-                elif digest in written:
-                    source.counts["heldout_copies"] += 1
+        for found in _placed(shards, sources, remove=True):
+            tick()
+            counts, document = found.source.counts, found.document
+            if found.digest not in everywhere:
+                if repeats is not None and repeats[found.number]:
+                    counts["copies_dropped"] += 1
+                elif near is not None and near.resembles(document.text):
+                    counts["near_duplicates"] += 1
                 else:
-                    written.add(digest)
-                    heldout.add(document)
-                    source.counts["heldout"] += 1
-            shard.unlink()
+                    train.add(document)
+                    counts["documents"] += 1
+            elif found.side == TRAIN or found.digest not in chosen[found.source.label]:
+                counts["overlap"] += 1
+            elif found.digest in written:
+                counts["heldout_copies"] += 1
+            else:
+                written.add(found.digest)
+                heldout.add(document)
+                counts["heldout"] += 1
