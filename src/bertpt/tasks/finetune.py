@@ -56,7 +56,8 @@ def finetune(
     precision = choose_precision(config.train.precision, device)
     network, splits = shaped(start.model, config), read_splits(config)
     for split, counts in splits.counts.items():
-        say(f"{split}: " + ", ".join(f"{count:,} {_COUNTS[name]}" for name, count in counts.items()))
+        if counts:
+            say(f"{split}: " + ", ".join(f"{count:,} {_COUNTS[name]}" for name, count in counts.items()))
     torch.manual_seed(config.train.seed)
     model = build_model(network, len(start.tokens), max(1, len(splits.names)), config.head)
     news = take_encoder(model, start)
