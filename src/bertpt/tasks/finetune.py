@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import statistics
 import tempfile
@@ -16,6 +17,7 @@ import torch
 from bertpt.config.finetune import FinetuneConfig, Limits
 from bertpt.errors import BertptError
 from bertpt.files import sha256_file, write_json
+from bertpt.locks import only_one
 from bertpt.progress import say as say_line
 from bertpt.tasks.classification import build_model, make_parts, shaped
 from bertpt.tasks.evaluation import TaskEvaluation, evaluate_task_run
@@ -64,21 +66,27 @@ def finetune(
     model.to(device)
     tokenizer = start.open_tokenizer()
     parts = make_parts(config, splits, model, tokenizer, device=device, precision=precision, say=say)
-    run = create_or_resume(config, start, _inputs(config, start), _facts(config, splits), overwrite=overwrite)
-    if not checkpoints(run.directory):
-        for line in news:
-            say(line)
-    work = FineTuning(run.directory, parts, config.train, device)
-    loop = Loop(run.directory, work, work.loop_settings(), precision=precision, say=say)
-    if loop.finished:
-        say(f"{run.directory}: finished ({work.total} updates); nothing to train")
-    loop.train(config.task, progress=progress)
-    if work.best is None:
-        raise BertptError(
-            f"{run.directory}: {config.metric} on dev was no number after any epoch, so there is no best one;"
-            " train longer, or with a lower train.lr"
-        )
-    return evaluate_task_run(run.directory, say=say)
+    directory = Path(config.runs_dir) / config.name
+    with contextlib.ExitStack() as held:
+        held.enter_context(only_one(directory))
+        is_new = overwrite or not directory.exists()
+        run = create_or_resume(config, start, _inputs(config, start), _facts(config, splits), overwrite=overwrite)
+        if is_new:  # else it is held: opening the lock's file once more would drop it
+            held.enter_context(only_one(directory))
+        if not checkpoints(run.directory):
+            for line in news:
+                say(line)
+        work = FineTuning(run.directory, parts, config.train, device)
+        loop = Loop(run.directory, work, work.loop_settings(), precision=precision, say=say)
+        if loop.finished:
+            say(f"{run.directory}: finished ({work.total} updates); nothing to train")
+        loop.train(config.task, progress=progress)
+        if work.best is None:
+            raise BertptError(
+                f"{run.directory}: {config.metric} on dev was no number after any epoch, so there is no best one;"
+                " train longer, or with a lower train.lr"
+            )
+        return evaluate_task_run(run.directory, say=say)
 
 
 _COUNTS = {
