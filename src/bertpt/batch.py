@@ -40,6 +40,7 @@ class Batch:
     masked_positions: Tensor | None = None  # int64 [M], among the T tokens
     masked_labels: Tensor | None = None  # int64 [M], original ids
     next_sentence_label: Tensor | None = None  # int64 [B], 0 = B follows A, 1 = B is random
+    row_labels: Tensor | None = None  # [B], of a task: int64 classes or float32 scores
 
     @property
     def rows(self) -> int:

@@ -63,8 +63,11 @@ def hf(
 ) -> None:
     """Write a directory that transformers loads, read it back, and compare what both models say."""
     from bertpt.interop.export_hf import export_hf
+    from bertpt.interop.export_task import export_task
+    from bertpt.tasks.rundir import is_task_run
 
-    done = export_hf(source, out, overwrite=overwrite, say=options.sayer(quiet))
+    export = export_task if is_task_run(source) else export_hf
+    done = export(source, out, overwrite=overwrite, say=options.sayer(quiet))
     typer.echo(json.dumps(dataclasses.asdict(done), default=str) if as_json else "\n".join(done.lines()))
 
 

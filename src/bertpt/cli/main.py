@@ -14,7 +14,7 @@ from typing import Annotated, NoReturn
 import typer
 
 import bertpt
-from bertpt.cli import config, exchange, inspect, options, predict, stages
+from bertpt.cli import config, exchange, inspect, options, predict, stages, tasks
 from bertpt.errors import BertptError, RequestError, Stopped
 
 INTERRUPTED = 130  # what typer makes of Ctrl-C
@@ -48,6 +48,7 @@ def _root(
 # The commands, in the order of the help. A module of commands imports what is heavy inside its functions.
 stages.register(app)
 app.add_typer(inspect.app, name="inspect")
+tasks.register(app)
 app.add_typer(predict.app, name="predict")
 exchange.register(app)
 app.add_typer(config.app, name="config")

@@ -1,4 +1,4 @@
-"""``bertpt predict fill-mask | embed``."""
+"""``bertpt predict fill-mask | embed | classification | sentiment``."""
 
 from __future__ import annotations
 
@@ -131,3 +131,35 @@ def embed(
         return
     rows, width = write_npz(out, embeddings, pooling)
     options.sayer(quiet)(f"{out}: {rows:,} vectors of {width:,} numbers")
+
+
+TaskRunPlace = Annotated[
+    Path | None, typer.Option("--model", "-m", help="A run of `bertpt finetune`; default: the newest one.")
+]
+
+
+def _classification(
+    texts: Texts = None,
+    file: File = None,
+    model: TaskRunPlace = None,
+    runs_dir: options.RunsDir = None,
+    quiet: options.Quiet = False,
+    debug: options.Debug = False,
+) -> None:
+    """Label and probabilities (or score) of each text, as JSON lines; a pair is two texts with a tab between."""
+    from bertpt.predict.classify import Classifier
+    from bertpt.tasks.rundir import newest_task_run
+
+    classifier = Classifier.open(model or newest_task_run(runs_dir or Path("runs")))
+    for found in classifier.classify(_texts(texts, file), say=options.sayer(quiet), shown=not quiet):
+        typer.echo(json.dumps(found, ensure_ascii=False))
+
+
+for _task in ("classification", "sentiment"):
+    app.command(
+        _task,
+        epilog=options.examples(
+            f"bertpt predict {_task} 'a film to remember' --model runs/mine",
+            f"bertpt predict {_task} --file texts.txt --model runs/mine > labels.jsonl",
+        ),
+    )(_classification)

@@ -109,7 +109,7 @@ def pretrain(
 
 
 def evaluate(
-    run: Annotated[Path | None, typer.Argument(help="A run directory; the newest run by default.")] = None,
+    run: Annotated[Path | None, typer.Argument(help="A run directory; the newest pre-training run by default.")] = None,
     max_rows: Annotated[int | None, typer.Option("--max-rows", min=1, help="Held-out rows to use.")] = None,
     data_dir: options.DataDir = None,
     runs_dir: options.RunsDir = None,
@@ -117,11 +117,18 @@ def evaluate(
     quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> None:
-    """Held-out loss, perplexity and accuracies, beside what needs no context. Never trains."""
+    """Held-out loss, perplexity and accuracies, beside what needs no context; of a task, its scores. Never trains."""
+    from bertpt.tasks.rundir import is_task_run
     from bertpt.train.evaluation import evaluate_run
     from bertpt.train.rundir import newest_run
 
     directory = run or newest_run(runs_dir or Path("runs"))
+    if is_task_run(directory):
+        from bertpt.tasks.evaluation import evaluate_task_run
+
+        scores = evaluate_task_run(directory, max_rows=max_rows, say=options.sayer(quiet))
+        typer.echo(json.dumps(scores.as_dict()) if as_json else scores.table())
+        return
     evaluation = evaluate_run(directory, data_dir=data_dir, max_rows=max_rows, say=options.sayer(quiet))
     typer.echo(json.dumps(evaluation.as_dict()) if as_json else evaluation.table())
 

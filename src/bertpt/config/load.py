@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
+from bertpt.config.finetune import FinetuneConfig, validate_finetune
 from bertpt.config.schema import Config, Model
 from bertpt.config.validate import validate
 from bertpt.config.yaml import dump_yaml, parse_yaml
 from bertpt.errors import RequestError
 
+Checked = TypeVar("Checked")
 DEFAULT = "base"
 _TAKE_AWAY = ("corpus.sources=", "model.init_from=")
 
@@ -36,6 +38,11 @@ def shipped_corpora() -> dict[str, Path]:
     return {f"corpora/{path.stem}": path for path in sorted(_shipped_folder().glob("corpora/*.yaml"))}
 
 
+def shipped_tasks() -> dict[str, Path]:
+    """Name -> file of the configurations of ``bertpt finetune``: ``tasks/sst2``."""
+    return {f"tasks/{path.stem}": path for path in sorted(_shipped_folder().glob("tasks/*.yaml"))}
+
+
 def find_config(name: str | Path, beside: Path | None = None) -> Path:
     """The file that ``name`` means: a path (relative to ``beside`` first), else a shipped name.
 
@@ -46,7 +53,7 @@ def find_config(name: str | Path, beside: Path | None = None) -> Path:
         with contextlib.suppress(OSError):  # a name that is too long
             if path.is_file():
                 return path
-    shipped = shipped_configs() | shipped_corpora()
+    shipped = shipped_configs() | shipped_corpora() | shipped_tasks()
     stem = Path(name).as_posix().removesuffix(".yaml")
     if stem in shipped:
         return shipped[stem]
@@ -155,6 +162,29 @@ def load_config(name: str | Path = DEFAULT, overrides: Sequence[str] = (), **pla
     Raises:
         RequestError: a missing file, broken YAML, or one line for each faulty key.
     """
+    return _load(name, overrides, places, validate)
+
+
+def load_finetune(name: str | Path, overrides: Sequence[str] = (), **places: str | Path | None) -> FinetuneConfig:
+    """Read, merge and check a configuration of ``bertpt finetune``; see :func:`load_config`.
+
+    Args:
+        name: a path, or a shipped name (``tasks/sst2``).
+        overrides: ``section.key=value`` assignments.
+        places: ``runs_dir`` in place of the configured one, unless ``None``.
+
+    Raises:
+        RequestError: a missing file, broken YAML, or one line for each faulty key.
+    """
+    return _load(name, overrides, places, validate_finetune)
+
+
+def _load(
+    name: str | Path,
+    overrides: Sequence[str],
+    places: Mapping[str, str | Path | None],
+    check: Callable[[Mapping[str, Any]], Checked],
+) -> Checked:
     path = find_config(name)
     data = {"name": path.stem} | _read(path)
     # Other sources take away the name of those they replace, weights the shape: what is set as well must come after.
@@ -162,7 +192,7 @@ def load_config(name: str | Path = DEFAULT, overrides: Sequence[str] = (), **pla
         data = _apply(data, assignment)
     data |= {key: str(value) for key, value in places.items() if value is not None}
     try:
-        return validate(data)
+        return check(data)
     except RequestError as error:
         raise RequestError([f"{path.name}: {fault}" for fault in error.faults]) from error
 
@@ -172,6 +202,6 @@ def plain(config: BaseModel) -> dict[str, Any]:
     return config.model_dump(mode="json", by_alias=True)
 
 
-def as_yaml(config: Config) -> str:
+def as_yaml(config: BaseModel) -> str:
     """The resolved configuration as YAML that loads to the same configuration."""
     return dump_yaml(plain(config))

@@ -66,7 +66,7 @@ def _touches(keys: Sequence[str], faulty: set[str]) -> bool:
 def _doubtful_keys(error: ErrorDetails) -> list[str]:
     """The faulty key; for an unknown one also the key that was probably meant."""
     path = _key_path(error["loc"])
-    near = _near_key(error) if error["type"] == "extra_forbidden" else None
+    near = _near_key(error, Config) if error["type"] == "extra_forbidden" else None
     return [".".join(path)] + ([".".join([*path[:-1], near])] if near else [])
 
 
@@ -91,15 +91,15 @@ def _without(data: Any, location: Sequence[str | int]) -> Any:
 # --- one line for one fault -----------------------------------------------------------------------------------
 
 
-def fault_line(error: ErrorDetails) -> str:
-    """What is wrong with one key, and what to write instead."""
+def fault_line(error: ErrorDetails, root: type[BaseModel] = Config) -> str:
+    """What is wrong with one key of a ``root``, and what to write instead."""
     key = ".".join(_key_path(error["loc"]))
     shown = repr(error["input"])
     shown = shown if len(shown) <= SHOWN else f"{shown[: SHOWN - 3]}..."
     kind, context = error["type"], error.get("ctx", {})
     if kind == "extra_forbidden":
-        near = _near_key(error)
-        hint = f"did you mean {near}?" if near else f"known here: {', '.join(_known(error))}"
+        near = _near_key(error, root)
+        hint = f"did you mean {near}?" if near else f"known here: {', '.join(_known(error, root))}"
         return f"{key}: unknown key; {hint}"
     if kind == "missing":
         return f"{key}: is required"
@@ -129,13 +129,13 @@ def _key_path(location: Sequence[str | int]) -> list[str]:
     return [str(part) for part in path]
 
 
-def _known(error: ErrorDetails) -> list[str]:
-    model = _section_at(error["loc"][:-1])
+def _known(error: ErrorDetails, root: type[BaseModel]) -> list[str]:
+    model = _section_at(error["loc"][:-1], root)
     return [field.alias or name for name, field in model.model_fields.items()] if model else []
 
 
-def _near_key(error: ErrorDetails) -> str | None:
-    near = difflib.get_close_matches(str(error["loc"][-1]), _known(error), n=1, cutoff=0.5)
+def _near_key(error: ErrorDetails, root: type[BaseModel]) -> str | None:
+    near = difflib.get_close_matches(str(error["loc"][-1]), _known(error, root), n=1, cutoff=0.5)
     return near[0] if near else None
 
 
@@ -146,9 +146,9 @@ def _sections(annotation: Any) -> Iterator[type[BaseModel]]:
         yield from _sections(inner)
 
 
-def _section_at(location: Sequence[str | int]) -> type[BaseModel] | None:
-    """The section that a fault's location lies in."""
-    current: list[type[BaseModel]] = [Config]
+def _section_at(location: Sequence[str | int], root: type[BaseModel]) -> type[BaseModel] | None:
+    """The section of a ``root`` that a fault's location lies in."""
+    current: list[type[BaseModel]] = [root]
     for part in location:
         if isinstance(part, int):
             continue

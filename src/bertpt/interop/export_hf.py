@@ -118,7 +118,7 @@ def _in_transformers(
     aside: Path, pretrained: Pretrained, rows: dict[str, Tensor], expected: dict[str, Tensor]
 ) -> float:
     architecture = read_json(aside / "config.json")["architectures"][0]
-    with _quiet_transformers() as transformers:
+    with quiet_transformers() as transformers:
         model, info = getattr(transformers, architecture).from_pretrained(
             aside, output_loading_info=True, local_files_only=True
         )
@@ -127,12 +127,13 @@ def _in_transformers(
         faults -= {f"{base}pooler.dense.{part}" for base in ("bert.", "") for part in ("weight", "bias")}
         if faults:
             raise BertptError(f"transformers does not load the export as it should: {few(map(str, faults))}")
-        _same_ids(pretrained, transformers.AutoTokenizer.from_pretrained(aside, local_files_only=True))
+        same_ids(pretrained, transformers.AutoTokenizer.from_pretrained(aside, local_files_only=True))
         found = _their_outputs(model.eval(), pretrained, rows)
     return largest_difference(expected, found, "transformers")
 
 
-def _same_ids(pretrained: Pretrained, theirs: Any) -> None:
+def same_ids(pretrained: Pretrained, theirs: Any) -> None:
+    """Refuse an export whose tokenizer makes other ids in transformers."""
     ours = pretrained.open_tokenizer().encode_sentences(_TEXTS)
     for text, ids in zip(_TEXTS, ours, strict=True):
         if (found := theirs(text, add_special_tokens=False)["input_ids"]) != ids:
@@ -155,7 +156,7 @@ def _their_outputs(model: Any, pretrained: Pretrained, rows: dict[str, Tensor]) 
 
 
 @contextlib.contextmanager
-def _quiet_transformers() -> Iterator[Any]:
+def quiet_transformers() -> Iterator[Any]:
     """The library, offline and without messages or bars; both as they were afterwards."""
     before = os.environ.get(_OFFLINE)
     os.environ[_OFFLINE] = "1"

@@ -193,6 +193,6 @@ def to_hf(weights: Mapping[str, Tensor], vocab_size: int) -> dict[str, Tensor]:
                 theirs[name.replace("qkv", part)] = piece.contiguous()
         else:
             theirs[name] = (tensor[:vocab_size] if name == WORDS else tensor).contiguous()
-    if not any(name.startswith("cls.") for name in theirs):
+    if all(name.startswith("bert.") for name in theirs):
         return {name.removeprefix("bert."): tensor for name, tensor in theirs.items()}
     return theirs

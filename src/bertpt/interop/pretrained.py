@@ -22,6 +22,7 @@ from bertpt.interop.hf_config import NETWORK
 from bertpt.interop.names import few, shapes
 from bertpt.model.pretraining import BertForPreTraining
 from bertpt.progress import say as say_line
+from bertpt.tasks.rundir import is_task_run
 from bertpt.train.checkpoint import Checkpoint, newest_checkpoint, open_checkpoint
 from bertpt.train.rundir import open_run
 
@@ -75,6 +76,11 @@ def load_pretrained(path: Path, *, lowercase: bool | None = None, say: Callable[
     """
     if not path.is_dir():
         raise RequestError(f"{path}: no such directory; a run, a checkpoint, an import or a transformers directory is")
+    if is_task_run(path):
+        raise RequestError(
+            f"{path}: is a fine-tuned run; `bertpt eval`, `bertpt export hf` and `bertpt predict classification`"
+            " take it; here a pre-trained one is expected"
+        )
     if (path / "config.yaml").is_file():
         run = open_run(path)
         checkpoint = newest_checkpoint(path, say)

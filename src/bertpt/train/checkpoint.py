@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from bertpt.files import (
 )
 
 _NAME = re.compile(r"^step-(\d{8,})$")
-_FILES = {"model.safetensors", "optimizer.safetensors", "random.safetensors", "state.json"}
+_FILES = frozenset({"model.safetensors", "optimizer.safetensors", "random.safetensors", "state.json"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +82,22 @@ def save_checkpoint(
     return final
 
 
-def open_checkpoint(directory: Path) -> Checkpoint:
-    """Verify the hash of every file of a checkpoint.
+def save_weights(directory: Path, step: int, model: nn.Module, state: dict[str, Any]) -> None:
+    """Write the weights of ``step`` alone, in place of those that are there: to use, not to go on with."""
+    with staged_directory(directory) as aside:
+        weights = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
+        save_file(weights, aside / "model.safetensors", metadata={"format": "pt"})
+        write_json(aside / "state.json", state)
+        write_manifest(aside, stage="weights", key=fingerprint(step), inputs={}, settings={}, counts={"step": step})
+
+
+def open_weights(directory: Path) -> Checkpoint:
+    """Verify what :func:`save_weights` wrote; see :func:`open_checkpoint`."""
+    return open_checkpoint(directory, frozenset({"model.safetensors", "state.json"}))
+
+
+def open_checkpoint(directory: Path, files: Set[str] = _FILES) -> Checkpoint:
+    """Verify the hash of every file of a checkpoint, which holds at least ``files``.
 
     Raises:
         RequestError: unfinished or damaged; names the file.
@@ -98,7 +112,7 @@ def open_checkpoint(directory: Path) -> Checkpoint:
         named, step = _NAME.match(directory.name), int(manifest["counts"]["step"])
     except (KeyError, TypeError, ValueError, OSError) as error:  # the manifest itself has no hash
         raise RequestError(f"{directory / MANIFEST}: damaged: {error!r}") from error
-    if _FILES - manifest["files"].keys() or (named and int(named[1]) != step):
+    if files - manifest["files"].keys() or (named and int(named[1]) != step):
         raise RequestError(f"{directory / MANIFEST}: damaged: it is not of this checkpoint")
     return Checkpoint(directory, step, read_json(directory / "state.json"))
 

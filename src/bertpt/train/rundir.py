@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -119,10 +119,24 @@ def opened_alone(config: Config, facts: dict[str, Any], tokenizer: Path, *, over
 
 
 def _refuse_other(run: Run, config: Config, facts: dict[str, Any]) -> None:
-    old, new = _flat(plain(run.config) | {"inputs": run.facts}), _flat(plain(config) | {"inputs": facts})
-    differing = [key for key in sorted(old.keys() | new.keys()) if key not in _FREE and old.get(key) != new.get(key)]
+    refuse_other(run.directory, plain(run.config) | {"inputs": run.facts}, plain(config) | {"inputs": facts}, _FREE)
+
+
+def refuse_other(directory: Path, there: dict[str, Any], now: dict[str, Any], free: Set[str]) -> None:
+    """Refuse to go on with a run whose configuration or inputs were others.
+
+    Args:
+        directory: of the run.
+        there: plain data of the run; now: the same of the command.
+        free: keys (``train.device``) that may differ.
+
+    Raises:
+        RequestError: others differ; each is listed, old and new value.
+    """
+    old, new = _flat(there), _flat(now)
+    differing = [key for key in sorted(old.keys() | new.keys()) if key not in free and old.get(key) != new.get(key)]
     if differing:
-        line = f"{run.directory}: is a run of another configuration; --overwrite starts it again, --set name=NAME keeps"
+        line = f"{directory}: is a run of another configuration; --overwrite starts it again, --set name=NAME keeps"
         keys = [f"  {key}: {old.get(key)!r} there, {new.get(key)!r} now" for key in differing]
         raise RequestError([f"{line} both. Differing:", *keys])
 

@@ -1,0 +1,1 @@
+"""Fine-tuning: read, encode, head, loss, decode, score."""

@@ -1,0 +1,111 @@
+"""Texts to rows of ids: [CLS] A [SEP] (B [SEP]), cut to a length, packed without padding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bertpt.batch import Batch
+from bertpt.data.random import bits
+from bertpt.data.wordpiece import WordPieceTokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Encoded rows, one after the other.
+
+    Attributes:
+        ids: int32 [T]; types: uint8 [T], 1 in a second text.
+        offsets: int64 [N + 1].
+        full: int64 [N], tokens that each row would have uncut.
+    """
+
+    ids: NDArray[np.int32]
+    types: NDArray[np.uint8]
+    offsets: NDArray[np.int64]
+    full: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.full)
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Tokens of each row, int64 [N]."""
+        return np.diff(self.offsets)
+
+    @property
+    def cut(self) -> int:
+        """How many rows lost tokens."""
+        return int((self.full > self.lengths).sum())
+
+    def batch(self, indices: NDArray[np.int64], labels: Tensor | None = None) -> Batch:
+        """The batch of these rows, in this order.
+
+        Args:
+            indices: int64 [B].
+            labels: [B], the labels of these rows.
+        """
+        lengths = self.lengths[indices]
+        first = np.cumsum(lengths) - lengths
+        at = np.repeat(self.offsets[indices] - first, lengths) + np.arange(int(lengths.sum()))
+        return Batch.from_lengths(
+            torch.from_numpy(self.ids[at].astype(np.int64)),
+            torch.from_numpy(self.types[at].astype(np.int64)),
+            torch.from_numpy(lengths),
+            row_labels=labels,
+        )
+
+
+def shares(first: int, second: int, room: int) -> tuple[int, int]:
+    """Pieces that two texts keep so that both fit: the longer one is cut until it is as long as the other.
+
+    The same lengths as ``longest_first`` of the tokenizers library.
+    """
+    if first + second <= room:
+        return first, second
+    short = min(first, second)
+    half = room // 2
+    kept = (short, room - short) if short <= half else (half, room - half)
+    return kept if first <= second else kept[::-1]
+
+
+def encode_rows(tokenizer: WordPieceTokenizer, texts: Sequence[tuple[str, ...]], max_length: int) -> Rows:
+    """Encode rows of one or two texts each, cut to ``max_length`` tokens.
+
+    Text never becomes a special token, whatever it reads.
+    """
+    width = len(texts[0]) if texts else 1
+    pieces = [tokenizer.encode_sentences([row[column] for row in texts]) for column in range(width)]
+    ids: list[int] = []
+    types: list[int] = []
+    offsets, full = [0], []
+    for row in zip(*pieces, strict=True):
+        specials = 1 + width
+        keep = (
+            (min(len(row[0]), max_length - specials),)
+            if width == 1
+            else shares(len(row[0]), len(row[1]), max_length - specials)
+        )
+        ids.append(tokenizer.cls_id)
+        types.append(0)
+        for number, (part, count) in enumerate(zip(row, keep, strict=True)):
+            ids += [*part[:count], tokenizer.sep_id]
+            types += [number] * (count + 1)
+        offsets.append(len(ids))
+        full.append(sum(map(len, row)) + specials)
+    return Rows(
+        np.array(ids, np.int32),
+        np.array(types, np.uint8),
+        np.array(offsets, np.int64),
+        np.array(full, np.int64),
+    )
+
+
+def epoch_order(seed: int, epoch: int, rows: int) -> NDArray[np.int64]:
+    """The order of the rows in an epoch, int64 [rows]: a pure function of its arguments."""
+    return np.argsort(bits(seed, epoch, np.arange(rows)), kind="stable")

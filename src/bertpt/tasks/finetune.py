@@ -1,0 +1,180 @@
+"""``bertpt finetune``: one run, or the same with several seeds."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import statistics
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bertpt.config.finetune import FinetuneConfig, Limits
+from bertpt.errors import BertptError
+from bertpt.files import sha256_file, write_json
+from bertpt.locks import only_one
+from bertpt.progress import say as say_line
+from bertpt.tasks.classification import build_model, make_parts, shaped
+from bertpt.tasks.evaluation import TaskEvaluation, evaluate_task_run
+from bertpt.tasks.examples import Examples, Splits, read_splits
+from bertpt.tasks.rundir import create_or_resume
+from bertpt.tasks.start import Start, take_encoder
+from bertpt.tasks.work import FineTuning
+from bertpt.train.checkpoint import checkpoints
+from bertpt.train.loop import Loop
+from bertpt.train.pretrain import choose_device, choose_precision
+
+Say = Callable[[str], None]
+
+
+def finetune(
+    config: FinetuneConfig,
+    start: Start,
+    *,
+    overwrite: bool = False,
+    say: Say = say_line,
+    progress: bool = True,
+) -> TaskEvaluation:
+    """Train, or go on with the run of that name, and score its best epoch on dev and test.
+
+    Args:
+        config: the configuration.
+        start: what ``from`` names (``interop.finetuning`` reads it).
+        overwrite: start again where a run of that name is.
+        say: gets lines for people.
+        progress: show progress on stderr.
+
+    Raises:
+        RequestError: files, labels or weights do not fit; nothing was written.
+        BertptError: the score that chooses the epoch was never a number.
+        Stopped: interrupted after saving.
+    """
+    device = choose_device(config.train.device)
+    precision = choose_precision(config.train.precision, device)
+    network, splits = shaped(start.model, config), read_splits(config)
+    for split, counts in splits.counts.items():
+        if counts:
+            say(f"{split}: " + ", ".join(f"{count:,} {_COUNTS[name]}" for name, count in counts.items()))
+    torch.manual_seed(config.train.seed)
+    model = build_model(network, len(start.tokens), max(1, len(splits.names)), config.head)
+    news = take_encoder(model, start)
+    model.to(device)
+    tokenizer = start.open_tokenizer()
+    parts = make_parts(config, splits, model, tokenizer, device=device, precision=precision, say=say)
+    directory = Path(config.runs_dir) / config.name
+    with contextlib.ExitStack() as held:
+        held.enter_context(only_one(directory))
+        is_new = overwrite or not directory.exists()
+        run = create_or_resume(config, start, _inputs(config, start), _facts(config, splits), overwrite=overwrite)
+        if is_new:  # else it is held: opening the lock's file once more would drop it
+            held.enter_context(only_one(directory))
+        if not checkpoints(run.directory):
+            for line in news:
+                say(line)
+        work = FineTuning(run.directory, parts, config.train, device)
+        loop = Loop(run.directory, work, work.loop_settings(), precision=precision, say=say)
+        if loop.finished:
+            say(f"{run.directory}: finished ({work.total} updates); nothing to train")
+        loop.train(config.task, progress=progress)
+        if work.best is None:
+            raise BertptError(
+                f"{run.directory}: {config.metric} on dev was no number after any epoch, so there is no best one;"
+                " train longer, or with a lower train.lr"
+            )
+        return evaluate_task_run(run.directory, say=say)
+
+
+_COUNTS = {
+    "blank": "blank lines passed over",
+    "left_out": "rows left out by data.label_map",
+    "empty": "rows with an empty text",
+}
+
+
+def _inputs(config: FinetuneConfig, start: Start) -> dict[str, str]:
+    return {
+        "start": start.fingerprint(),
+        "train": sha256_file(Path(config.data.train)),
+        "dev": sha256_file(Path(config.data.dev)),
+    }
+
+
+def _facts(config: FinetuneConfig, splits: Splits) -> dict[str, Any]:
+    """Labels, and what is said without reading the text: train's most frequent label, or its mean."""
+    if config.regression:
+        return {"labels": [], "baseline": float(Examples(splits.train, []).scores().mean())}
+    counts = Counter(example.label for example in splits.train)
+    return {"labels": splits.names, "baseline": max(splits.names, key=lambda name: counts[name])}
+
+
+@dataclass(frozen=True, slots=True)
+class SeedTable:
+    """The scores of runs that differ in their seed alone."""
+
+    name: str
+    seeds: list[int]
+    evaluations: list[TaskEvaluation]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data: for each file and score its ``mean``, ``sd`` (n - 1) and the value of each seed."""
+        splits: dict[str, Any] = {}
+        for split, first in self.evaluations[0].splits.items():
+            splits[split] = {}
+            for score in first.scores:
+                values = [evaluation.splits[split].scores[score] for evaluation in self.evaluations]
+                finite = all(math.isfinite(value) for value in values)
+                splits[split][score] = {
+                    "mean": statistics.mean(values) if finite else None,
+                    "sd": statistics.stdev(values) if finite and len(values) > 1 else None,
+                    "values": [value if math.isfinite(value) else None for value in values],
+                }
+        return {"name": self.name, "seeds": self.seeds, "splits": splits}
+
+    def table(self) -> str:
+        """Mean +- standard deviation as lines of text."""
+        value = self.as_dict()
+        lines = [f"{self.name}: seeds {', '.join(map(str, self.seeds))}; mean +- standard deviation"]
+        for split, scores in value["splits"].items():
+            for score, found in scores.items():
+                mean = "no number" if found["mean"] is None else f"{found['mean']:.4f}"
+                spread = "" if found["sd"] is None else f" +- {found['sd']:.4f}"
+                each = ", ".join("nan" if each is None else f"{each:.4f}" for each in found["values"])
+                lines.append(f"  {split:<5} {score:<9} {mean}{spread}   ({each})")
+        return "\n".join(lines)
+
+
+def finetune_seeds(
+    config: FinetuneConfig,
+    start: Start,
+    seeds: Sequence[int],
+    *,
+    overwrite: bool = False,
+    say: Say = say_line,
+    progress: bool = True,
+) -> SeedTable:
+    """A run ``<name>-seed-<seed>`` for each seed, and ``<name>-seeds.json`` beside them; see :func:`finetune`."""
+    found = []
+    for seed in seeds:
+        changes = {"name": f"{config.name}-seed-{seed}", "train": config.train.model_copy(update={"seed": seed})}
+        one = config.model_copy(update=changes)
+        say(f"{one.name}:")
+        found.append(finetune(one, start, overwrite=overwrite, say=say, progress=progress))
+    table = SeedTable(config.name, list(seeds), found)
+    write_json(Path(config.runs_dir) / f"{config.name}-seeds.json", table.as_dict())
+    return table
+
+
+def dry_run(config: FinetuneConfig, start: Start, *, say: Say = say_line, progress: bool = True) -> TaskEvaluation:
+    """Prove a configuration in seconds: all files are read, one update of eight rows, in a folder that is removed."""
+    with tempfile.TemporaryDirectory(prefix="bertpt-dry-run-") as folder:
+        changes = {
+            "runs_dir": folder,
+            "data": config.data.model_copy(update={"limit": Limits(train=8, dev=32)}),
+            "train": config.train.model_copy(update={"epochs": 1, "batch_size": 8, "warmup_ratio": 0.0}),
+        }
+        return finetune(config.model_copy(update=changes), start, say=say, progress=progress)

@@ -1,0 +1,238 @@
+"""Rows out of CSV, TSV, JSON lines, Parquet and fastText files, each with its place; cells are text, always.
+
+A row that cannot be read is a fault with file and line; all are collected, so that one look finds them.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bertpt.config.finetune import Column, TaskData
+from bertpt.data.lines import is_blank, read_lines
+from bertpt.errors import RequestError
+
+LABEL = "__label__"
+_ENDINGS = {
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".tab": "tsv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+}
+_PACKED = (".gz", ".bz2", ".xz", ".zst", ".zstd")
+
+
+class Row(NamedTuple):
+    """The cells that were asked for, in that order, and where they stand: ``train.tsv:7``."""
+
+    place: str
+    cells: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Table:
+    """The rows of one file.
+
+    Attributes:
+        rows: those that could be read.
+        faults: one line for each that could not.
+        blank: lines that were passed over because nothing stands there.
+    """
+
+    rows: list[Row] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    blank: int = 0
+
+
+def format_of(path: Path, data: TaskData) -> str:
+    """The stated format, or by the file's ending.
+
+    Raises:
+        RequestError: the ending says nothing.
+    """
+    if data.format != "auto":
+        return data.format
+    name = path.name.lower()
+    for packed in _PACKED:
+        name = name.removesuffix(packed)
+    if (found := _ENDINGS.get(Path(name).suffix)) is None:
+        raise RequestError(f"{path}: its ending tells no format; set data.format (csv, tsv, jsonl, parquet, fasttext)")
+    return found
+
+
+def read_table(path: Path, data: TaskData, columns: Sequence[Column]) -> Table:
+    """The named columns of each row of a file.
+
+    Args:
+        path: of the file, which may be compressed.
+        data: its format.
+        columns: names, or numbers from 0 (from the end: -1).
+
+    Raises:
+        RequestError: no such file, not text, or a column is not there.
+    """
+    if not path.is_file():
+        raise RequestError(f"{path}: no such file; data.train, data.dev and data.test name files")
+    kind = format_of(path, data)
+    if kind == "parquet":
+        return _parquet(path, columns)
+    lines = read_lines(path, str(path))
+    if kind == "jsonl":
+        return _json_lines(path, lines, columns)
+    if kind == "fasttext":
+        return _fasttext(path, lines, [column == data.label for column in columns])
+    quoting = kind == "csv" if data.quoting is None else data.quoting
+    return _separated(path, lines, "\t" if kind == "tsv" else ",", quoting, data.header, columns)
+
+
+def _separated(
+    path: Path, lines: Iterator[str], delimiter: str, quoting: bool, header: bool, columns: Sequence[Column]
+) -> Table:
+    table = Table()
+    records = _quoted(path, lines, delimiter, table) if quoting else _plain(lines, delimiter)
+    width, indices = 0, list[int]()
+    for number, cells in records:
+        if not cells:
+            table.blank += 1
+        elif not width:  # the first line says how many columns there are
+            width = len(cells)
+            indices = [_index(path, cells if header else None, width, column) for column in columns]
+            if not header:
+                table.rows.append(Row(f"{path}:{number}", tuple(cells[index] for index in indices)))
+        elif len(cells) != width:
+            what = f"{len(cells)} columns, the first line has {width}"
+            table.faults.append(f"{path}:{number}: {what}{_quote_hint(cells, quoting)}")
+        else:
+            table.rows.append(Row(f"{path}:{number}", tuple(cells[index] for index in indices)))
+    return table
+
+
+def _quote_hint(cells: Sequence[str], quoting: bool) -> str:
+    if quoting:
+        return "; where a quote is text, set data.quoting=false"
+    return "; where quotes enclose cells, set data.quoting=true" if any('"' in cell for cell in cells) else ""
+
+
+def _plain(lines: Iterator[str], delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    for number, line in enumerate(lines, 1):
+        yield number, line.split(delimiter) if line else []
+
+
+def _quoted(path: Path, lines: Iterator[str], delimiter: str, table: Table) -> Iterator[tuple[int, list[str]]]:
+    """Records with the line they begin in; a quoted cell may hold line ends."""
+    csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # a text may be longer than 131,072 letters
+    reader = csv.reader((f"{line}\n" for line in lines), delimiter=delimiter, strict=True)
+    while True:
+        number = reader.line_num + 1
+        try:
+            yield number, next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            table.faults.append(f"{path}:{number}: {error}; where a quote is text, set data.quoting=false")
+
+
+def _index(path: Path, names: Sequence[str] | None, width: int, column: Column) -> int:
+    """The number of a column.
+
+    Raises:
+        RequestError: it is not there; says which are.
+    """
+    if isinstance(column, int):
+        if not -width <= column < width:
+            raise RequestError(f"{path}: no column {column}; the first line has {width}, numbered from 0")
+        return column % width
+    if names is None:
+        raise RequestError(f"{path}: no column {column!r} without a header; give its number from 0")
+    if column not in names:
+        first = ", ".join(name[:40] for name in names)
+        raise RequestError(
+            f"{path}: no column {column!r}; its first line has: {first}"
+            " (set data.text, data.pair, data.label, or data.header=false)"
+        )
+    return names.index(column)
+
+
+def _json_lines(path: Path, lines: Iterator[str], columns: Sequence[Column]) -> Table:
+    table = Table()
+    for number, line in enumerate(lines, 1):
+        if is_blank(line):
+            table.blank += 1
+            continue
+        place = f"{path}:{number}"
+        try:
+            value = json.loads(line)
+        except ValueError as error:
+            table.faults.append(f"{place}: not JSON: {error}")
+            continue
+        if not isinstance(value, dict):
+            table.faults.append(f"{place}: a JSON object is expected, not {type(value).__name__}")
+            continue
+        _add(table, place, value, columns)
+    return table
+
+
+def _add(table: Table, place: str, value: Mapping[str, Any], columns: Sequence[Column]) -> None:
+    cells = []
+    for column in columns:
+        if column not in value:
+            table.faults.append(f"{place}: no {column!r}; there: {', '.join(map(str, value))[:80]}")
+            return
+        if (cell := _text(value[str(column)])) is None:
+            table.faults.append(f"{place}: {column}: text or a number is expected, not {value[str(column)]!r}"[:200])
+            return
+        cells.append(cell)
+    table.rows.append(Row(place, tuple(cells)))
+
+
+def _text(value: Any) -> str | None:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, str | int | float) else None
+
+
+def _fasttext(path: Path, lines: Iterator[str], is_label: Sequence[bool]) -> Table:
+    table = Table()
+    for number, line in enumerate(lines, 1):
+        if is_blank(line):
+            table.blank += 1
+            continue
+        label, text = [*re.split("[ \t]", line, maxsplit=1), ""][:2]
+        if not label.startswith(LABEL) or label == LABEL:
+            table.faults.append(f"{path}:{number}: {LABEL}NAME is expected before the text, not {line[:40]!r}")
+            continue
+        if text.startswith(LABEL):
+            table.faults.append(f"{path}:{number}: two labels; a text has one here")
+            continue
+        table.rows.append(
+            Row(f"{path}:{number}", tuple(label.removeprefix(LABEL) if each else text for each in is_label))
+        )
+    return table
+
+
+def _parquet(path: Path, columns: Sequence[Column]) -> Table:
+    table = Table()
+    try:
+        with pq.ParquetFile(path) as file:
+            names = file.schema_arrow.names
+            chosen = [names[_index(path, names, len(names), column)] for column in columns]
+            number = 0
+            for batch in file.iter_batches(columns=sorted(set(chosen))):
+                for value in batch.to_pylist():
+                    number += 1
+                    _add(table, f"{path}: row {number}", value, chosen)
+    except (pa.ArrowException, OSError) as error:
+        raise RequestError(f"{path}: not readable as Parquet: {' '.join(str(error).split())}") from error
+    return table
