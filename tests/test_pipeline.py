@@ -209,7 +209,7 @@ def test_the_closing_lines_name_what_was_made_and_a_sentence_of_this_corpus(corp
         assert str(made) in out
         assert made.exists()
     (line,) = [line for line in out.splitlines() if line.startswith("Try it:")]
-    text = shlex.split(line)[6]
+    text = shlex.split(line)[7]
     assert "[MASK]" in text
     assert f"  {text}\n" in out  # one of the held-out sentences above
     assert "text: text:" not in err

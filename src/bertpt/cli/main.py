@@ -21,7 +21,7 @@ INTERRUPTED = 130  # what typer makes of Ctrl-C
 
 app = typer.Typer(
     name="bertpt",
-    help="Pre-train BERT end to end: raw text in, a trained, evaluated, exported model out.",
+    help="Pre-train BERT end to end: raw text in, a trained, evaluated, fine-tuned, exported model out.",
     rich_markup_mode=None,
     add_completion=False,
     pretty_exceptions_enable=False,
