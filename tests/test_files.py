@@ -12,6 +12,7 @@ import pytest
 
 from bertpt.errors import BertptError, RequestError
 from bertpt.files import (
+    check_hashes,
     fingerprint,
     named_write_faults,
     read_json,
@@ -135,8 +136,12 @@ def test_a_file_that_cannot_be_found_is_no_fault_of_the_disk(tmp_path: Path) -> 
 
 def test_a_place_below_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises((BertptError, NotADirectoryError, FileExistsError)):
+    with pytest.raises(BertptError, match="below: cannot write: "):
         write_file(tmp_path / "file" / "below", "x")
+    with pytest.raises(BertptError, match="final: cannot write: "), staged_directory(tmp_path / "file" / "a" / "final"):
+        pass
+    with pytest.raises(BertptError, match="cannot write: File name too long"):
+        write_file(tmp_path / ("n" * 250), "x")
     assert names(tmp_path) == {"file"}
 
 
@@ -246,3 +251,13 @@ def test_a_forbidden_place_is_one_line(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(BertptError, match="cannot write: Permission denied"), staged_directory(tmp_path / "final"):
         pass
+
+
+def test_a_changed_byte_is_found_by_the_hash(made: Path) -> None:
+    manifest = read_manifest(made)
+    assert manifest is not None
+    check_hashes(made, manifest)
+    (made / "a.bin").write_bytes(b"12346")
+    assert read_manifest(made) == manifest
+    with pytest.raises(RequestError, match=r"a\.bin: damaged: its SHA-256"):
+        check_hashes(made, manifest)

@@ -51,6 +51,7 @@ def sync_directory(path: Path) -> None:
 
 # Faults of the place that is written to; others (a source that cannot be read) are not ours to rename.
 _WRITE_FAULTS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EIO}
+_WRITE_FAULTS |= {errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG}
 
 
 @contextlib.contextmanager
@@ -186,3 +187,21 @@ def read_manifest(directory: Path) -> dict[str, Any] | None:
                 f" remove {directory} and make it again"
             )
     return dict(manifest)
+
+
+def check_hashes(directory: Path, manifest: Mapping[str, Any]) -> None:
+    """Compare every file of a finished directory with its manifest: about a second for each GB.
+
+    Raises:
+        RequestError: a file is damaged; names it.
+    """
+    for name, facts in manifest["files"].items():
+        try:
+            found = sha256_file(directory / name)
+        except OSError as error:
+            raise RequestError(f"{directory / name}: cannot be read: {error.strerror or error}") from error
+        if found != facts["sha256"]:
+            raise RequestError(
+                f"{directory / name}: damaged: its SHA-256 is not that of the manifest; remove {directory} and make it"
+                " again"
+            )

@@ -10,7 +10,7 @@ from typing import Any
 from bertpt.config import Config
 from bertpt.data.documents import Document, iter_documents
 from bertpt.data.encode import EncodeCounts, Encoder
-from bertpt.data.locate import documents_dir, store_dir, store_key, tokenizer_dir
+from bertpt.data.locate import documents_dir, finished, store_dir, store_key, tokenizer_dir
 from bertpt.data.paircheck import check_pairs, pair_faults
 from bertpt.data.sizes import corpus_size
 from bertpt.data.stage import StageResult, existing
@@ -18,7 +18,7 @@ from bertpt.data.store import SPLITS, Split, id_dtype
 from bertpt.data.store_writer import SplitWriter, StoreWriter
 from bertpt.data.wordpiece import WordPieceTokenizer, load_tokenizer
 from bertpt.errors import RequestError
-from bertpt.files import staged_directory, write_manifest
+from bertpt.files import check_hashes, staged_directory, write_manifest
 from bertpt.progress import Progress
 from bertpt.progress import say as say_line
 
@@ -41,6 +41,8 @@ def prepare(
     if (manifest := existing(directory, overwrite)) is not None:
         say(f"tokens: {directory} is up to date ({manifest['counts']['train']['tokens']:,} training tokens)")
         return StageResult(directory, manifest, skipped=True)
+    for made, command in ((documents_dir(config), "download"), (tokenizer_dir(config), "train-tokenizer")):
+        check_hashes(made, finished(config, made, command))
     tokenizer = load_tokenizer(tokenizer_dir(config))
     encoder = Encoder(tokenizer, config.corpus.language, config.corpus.sentences, config.corpus.min_sentences, {})
     with staged_directory(directory) as aside:

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections.abc import Callable, Set
@@ -70,9 +71,9 @@ def save_checkpoint(
     final = run / "checkpoints" / f"step-{step:08d}"
     with staged_directory(final) as aside:
         weights = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
-        save_file(weights, aside / "model.safetensors", metadata={"format": "pt"})
-        save_file(_optimizer_tensors(model, optimizer), aside / "optimizer.safetensors")
-        save_file(_random_state(), aside / "random.safetensors")
+        _write(weights, aside / "model.safetensors", metadata={"format": "pt"})
+        _write(_optimizer_tensors(model, optimizer), aside / "optimizer.safetensors")
+        _write(_random_state(), aside / "random.safetensors")
         write_json(aside / "state.json", state)
         write_manifest(aside, stage="checkpoint", key=fingerprint(step), inputs={}, settings={}, counts={"step": step})
     before = [path for number, path in checkpoints(run) if number < step]
@@ -94,6 +95,16 @@ def save_weights(directory: Path, step: int, model: nn.Module, state: dict[str, 
 def open_weights(directory: Path) -> Checkpoint:
     """Verify what :func:`save_weights` wrote; see :func:`open_checkpoint`."""
     return open_checkpoint(directory, frozenset({"model.safetensors", "state.json"}))
+
+
+def _write(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
+    try:
+        save_file(tensors, path, metadata=metadata)
+    except SafetensorError as error:  # a full disk is told by its number alone
+        number = re.search(r"os error (\d+)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
 
 
 def open_checkpoint(directory: Path, files: Set[str] = _FILES) -> Checkpoint:

@@ -18,6 +18,7 @@ from bertpt.data.paircheck import check_pairs
 from bertpt.data.store import TokenStore
 from bertpt.data.wordpiece import load_tokenizer
 from bertpt.errors import RequestError
+from bertpt.files import check_hashes
 from bertpt.model.pretraining import BertForPreTraining, pretraining_losses
 from bertpt.progress import say as say_stderr
 from bertpt.train.checkpoint import checkpoints
@@ -211,6 +212,7 @@ def pretrain(
         Stopped: interrupted after saving.
     """
     store = TokenStore.open(finished_store(config))
+    check_hashes(store.directory, store.manifest)
     check_pairs(store.manifest, config.pairs.rule)
     choose_device(config.train.device)  # refuses before anything is written
     tokenizer = tokenizer_dir(config)

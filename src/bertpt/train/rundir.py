@@ -62,7 +62,12 @@ def open_run(directory: Path) -> Run:
     path = directory / "config.yaml"
     if not path.is_file():
         raise RequestError(f"{directory}: not a run directory (no config.yaml); `bertpt pretrain` makes one")
-    data = parse_yaml(path.read_text(encoding="utf-8"), str(path))
+    try:
+        data = parse_yaml(path.read_text(encoding="utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise RequestError(f"{path}: damaged: {error}") from error
+    if not isinstance(data, dict):
+        raise RequestError(f"{path}: damaged: it holds no keys")
     return Run(directory, validate(data), read_json(directory / "run.json"))
 
 
@@ -89,8 +94,6 @@ def create_or_resume(config: Config, facts: dict[str, Any], tokenizer: Path, *, 
     """
     directory = run_path(config)
     if directory.exists() and not overwrite:
-        if not (directory / "config.yaml").is_file():
-            raise RequestError(f"{directory}: exists and is not a run; set another name (--set name=NAME)")
         run = open_run(directory)
         _refuse_other(run, config, facts)
         return Run(directory, config, facts)
@@ -109,6 +112,8 @@ def opened_alone(config: Config, facts: dict[str, Any], tokenizer: Path, *, over
         BertptError: another process trains this run.
     """
     directory = run_path(config)
+    if directory.exists() and not overwrite and not (directory / "config.yaml").is_file():
+        raise RequestError(f"{directory}: exists and is not a run; set another name (--set name=NAME)")
     with contextlib.ExitStack() as held:
         held.enter_context(only_one(directory))
         is_new = overwrite or not directory.exists()
@@ -116,6 +121,20 @@ def opened_alone(config: Config, facts: dict[str, Any], tokenizer: Path, *, over
         if is_new:  # else it is held: opening the lock's file once more would drop it
             held.enter_context(only_one(directory))
         yield run
+
+
+def refuse_another(config: Config) -> None:
+    """What can be told before any stage: whether the run's directory is of another configuration.
+
+    The shape of ``model.init_from`` is not known yet; with it, only ``create_or_resume`` can tell.
+
+    Raises:
+        RequestError: as ``create_or_resume``.
+    """
+    directory = run_path(config)
+    if config.model.init_from is None and (directory / "config.yaml").is_file():
+        run = open_run(directory)
+        _refuse_other(run, config, run.facts)
 
 
 def _refuse_other(run: Run, config: Config, facts: dict[str, Any]) -> None:
