@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 # Threads of several test processes on few cores wait for each other; subprocesses inherit this.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -13,6 +14,11 @@ from pathlib import Path
 import pytest
 from stage_helpers import wordy_documents
 from train_helpers import Tiny
+
+
+def pytest_configure() -> None:
+    """A shell's background job ignores Ctrl-C, and every process started from it would too."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -83,6 +83,11 @@ def test_run_makes_everything_and_the_second_time_nothing(
     assert second.err.count("up to date") == 4
     assert "finished (3 updates); nothing to do" in second.err
 
+    # Another configuration of that name is refused before any stage makes something of it.
+    assert bertpt(["run", "--config", config, "--set", "tokenizer.vocab_size=200"]) == 2
+    assert "tokenizer.vocab_size: 300 there, 200 now" in capsys.readouterr().err
+    assert states(corpus.folder) == before
+
     assert bertpt(["run", "--config", config, "--quiet"]) == 0
     table, err = capsys.readouterr()
     assert err == ""

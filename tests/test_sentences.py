@@ -105,3 +105,14 @@ def test_unknown_languages_are_refused_with_a_suggestion(language: str, hint: st
 def test_language_codes_are_looked_up_without_case_or_region() -> None:
     assert [language_code(code) for code in ("EN", "pt_BR", "de-AT", "zh-min-nan")] == ["en", "pt", "de", "zh-min-nan"]
     assert len(LANGUAGES) > 300
+
+
+def test_a_line_that_makes_the_library_panic_stays_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    class PanicException(BaseException):
+        pass
+
+    def panics(code: str, line: str) -> list[str]:
+        raise PanicException("end byte index 6 is not a char boundary")
+
+    monkeypatch.setattr("bertpt.data.sentences.segment", panics)
+    assert split_sentences("One. Two.\nThree.", "en") == ["One. Two.", "Three."]

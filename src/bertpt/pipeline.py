@@ -25,7 +25,7 @@ from bertpt.predict.fill_mask import Filled, Predictor, Sample, heldout_samples
 from bertpt.progress import say as say_line
 from bertpt.train.checkpoint import checkpoints
 from bertpt.train.evaluation import Evaluation, evaluate_run
-from bertpt.train.rundir import Run
+from bertpt.train.rundir import Run, refuse_another
 
 Say = Callable[[str], None]
 
@@ -92,6 +92,8 @@ def run_pipeline(config: Config, *, overwrite: bool = False, say: Say = say_line
     Raises:
         RequestError, BertptError, Stopped: as the stages do.
     """
+    if not overwrite:
+        refuse_another(config)
     for number, (title, stage) in enumerate(_STAGES, 1):
         say(f"[{number}/{len(_STAGES) + 2}] {title}")
         begun = time.monotonic()

@@ -25,8 +25,18 @@ def split_sentences(text: str, language: str, mode: Literal["split", "lines"] = 
     lines = text.split("\n")
     if mode == "split":
         code = language_code(language)
-        lines = [part for line in lines if line for part in _join_fragments(segment(code, line))]
+        lines = [part for line in lines if line for part in _join_fragments(_segment(code, line))]
     return [sentence for sentence in map(str.strip, lines) if sentence]
+
+
+def _segment(code: str, line: str) -> list[str]:
+    """The library's sentences; a line that it cannot take (some with U+2028, a panic inside) stays whole."""
+    try:
+        return list(segment(code, line))
+    except BaseException as error:  # a panic is no Exception
+        if type(error).__name__ != "PanicException":
+            raise
+        return [line]
 
 
 def _join_fragments(parts: list[str]) -> list[str]:

@@ -115,7 +115,8 @@ def opened_alone(config: Config, facts: dict[str, Any], tokenizer: Path, *, over
     if directory.exists() and not overwrite and not (directory / "config.yaml").is_file():
         raise RequestError(f"{directory}: exists and is not a run; set another name (--set name=NAME)")
     with contextlib.ExitStack() as held:
-        held.enter_context(only_one(directory))
+        if (directory / "config.yaml").is_file():  # else it is no run, and not ours to put a lock into
+            held.enter_context(only_one(directory))
         is_new = overwrite or not directory.exists()
         run = create_or_resume(config, facts, tokenizer, overwrite=overwrite)
         if is_new:  # else it is held: opening the lock's file once more would drop it
