@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bertpt.config import as_yaml, load_config, shipped_configs, shipped_corpora
@@ -63,6 +63,10 @@ def test_every_float_that_python_writes_is_read_as_itself(value: float) -> None:
 
 
 @settings(max_examples=300)
+@example("0E0")
+@example("010")
+@example("1:30")
+@example("2026-01-01")
 @given(st.text(alphabet=st.characters(blacklist_categories=["Cs"])))
 def test_every_text_survives_writing_and_reading(value: str) -> None:
     assert parse_yaml(dump_yaml({"a": value}), "x") == {"a": value}

@@ -119,7 +119,9 @@ _ODD_LINE_ENDS = re.compile("[\r\x85\u2028\u2029]")
 
 
 def _text(dumper: yaml.SafeDumper, value: str) -> yaml.Node:
-    style = '"' if _ODD_LINE_ENDS.search(value) else "|" if "\n" in value else None
+    # A word that our reader, unlike the emitter's YAML 1.1, takes for a number: '0E0'.
+    other = any(pattern.match(value) for _, pattern in _Loader.yaml_implicit_resolvers.get(value[:1], []))
+    style = '"' if other or _ODD_LINE_ENDS.search(value) else "|" if "\n" in value else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
 
 
