@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -76,6 +76,19 @@ class _Position:
     evaluation_due: bool = False  # put off by a signal
 
 
+@contextmanager
+def _subnormals_flushed() -> Iterator[None]:
+    """Subnormal numbers (Adam's moments of rare tokens) are many times slower on CPUs and mean nothing.
+
+    Afterwards they count again: the setting is the thread's, and other code may need them.
+    """
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(False)
+
+
 class Loop:
     """One run in its directory: from the newest intact checkpoint, or from the start, to the last update.
 
@@ -91,8 +104,6 @@ class Loop:
         self, directory: Path, work: Work, settings: Train, *, precision: str, say: Callable[[str], None]
     ) -> None:
         self.directory, self.work, self.settings, self.precision = directory, work, settings, precision
-        # Subnormal numbers (Adam's moments of rare tokens) are many times slower on CPUs and mean nothing.
-        torch.set_flush_denormal(True)
         self.optimizer: Optimizer = build_optimizer(work.model, settings.optimizer)
         self.position = _Position()
         if (checkpoint := newest_checkpoint(directory, say)) is not None:
@@ -120,6 +131,7 @@ class Loop:
         if self.finished:
             return
         with (
+            _subnormals_flushed(),
             MetricsLog(self.directory, self.position.step) as log,
             StopFlag() as stop,
             Progress(what, total=self.work.total, unit="updates", start=self.position.step, shown=progress) as bar,
