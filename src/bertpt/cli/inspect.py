@@ -11,7 +11,7 @@ import typer
 from bertpt.cli import options
 
 if TYPE_CHECKING:
-    from bertpt.config import Config as Configuration
+    pass
 
 app = typer.Typer(help="Look at what a stage has made: figures and samples.", rich_markup_mode=None)
 
@@ -31,12 +31,6 @@ class _Figures(Protocol):
 def _group(context: typer.Context) -> None:
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
-
-
-def _load(config: str, overrides: list[str] | None, data_dir: Path | None) -> Configuration:
-    from bertpt.config import load_config
-
-    return load_config(config, overrides or [], data_dir=data_dir)
 
 
 def _print(figures: _Figures, as_json: bool) -> None:
@@ -59,7 +53,7 @@ def corpus(
     """Documents: sizes, sentences, repeats, what was dropped or changed, and samples to read."""
     from bertpt.data.inspect.corpus import inspect_corpus
 
-    configuration = _load(config, overrides, data_dir)
+    configuration = options.load(config, overrides, data_dir)
     _print(inspect_corpus(configuration, samples=samples, seed=seed, progress=not quiet), as_json)
 
 
@@ -82,7 +76,7 @@ def tokenizer(
     """Vocabulary: entries, unknown words, pieces per word, coverage of scripts, held-out sentences in pieces."""
     from bertpt.data.inspect.tokenizer import inspect_tokenizer
 
-    configuration = _load(config, overrides, data_dir)
+    configuration = options.load(config, overrides, data_dir)
     _print(inspect_tokenizer(configuration, samples=samples, seed=seed, progress=not quiet), as_json)
 
 
@@ -107,7 +101,7 @@ def pairs(
     """Training rows: segments, labels and masks in words, with the figures of an epoch."""
     from bertpt.data.inspect.pairs import inspect_pairs
 
-    configuration = _load(config, overrides, data_dir)
+    configuration = options.load(config, overrides, data_dir)
     _print(inspect_pairs(configuration, lengths=length or (), samples=samples, seed=seed), as_json)
 
 

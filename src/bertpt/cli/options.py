@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from bertpt.config import Config as Configuration
 
 DEBUG = "BERTPT_DEBUG"
 
@@ -28,6 +31,15 @@ def sayer(quiet: bool) -> Callable[[str], None]:
     from bertpt.progress import say
 
     return (lambda message: None) if quiet else say
+
+
+def load(
+    config: str, overrides: list[str] | None, data_dir: Path | None, runs_dir: Path | None = None
+) -> Configuration:
+    """The configuration that the shared options name."""
+    from bertpt.config import load_config
+
+    return load_config(config, overrides or [], data_dir=data_dir, runs_dir=runs_dir)
 
 
 def examples(*lines: str) -> str:

@@ -15,14 +15,6 @@ if TYPE_CHECKING:
     from bertpt.config import Config as Configuration
 
 
-def _load(
-    config: str, overrides: list[str] | None, data_dir: Path | None, runs_dir: Path | None = None
-) -> Configuration:
-    from bertpt.config import load_config
-
-    return load_config(config, overrides or [], data_dir=data_dir, runs_dir=runs_dir)
-
-
 def _dry(configuration: Configuration, quiet: bool, as_json: bool) -> None:
     from bertpt.pipeline import dry_run
 
@@ -49,7 +41,7 @@ def _stage_command(stage: str, module: str, example: str) -> Callable[..., None]
     ) -> None:
         from importlib import import_module
 
-        configuration = _load(config, overrides, data_dir)
+        configuration = options.load(config, overrides, data_dir)
         if dry_run:
             return _dry(configuration, quiet, as_json)
         run = getattr(import_module(module), stage.replace("-", "_"))
@@ -98,7 +90,7 @@ def pretrain(
     debug: options.Debug = False,
 ) -> None:
     """Pre-train, or go on with the run of that name where it stopped."""
-    configuration = _load(config, overrides, data_dir, runs_dir)
+    configuration = options.load(config, overrides, data_dir, runs_dir)
     if dry_run:
         return _dry(configuration, quiet, as_json)
     from bertpt.interop.continuing import pretrain as work
@@ -145,7 +137,7 @@ def run(
     debug: options.Debug = False,
 ) -> None:
     """All stages: download, tokenizer, token store, pre-training, evaluation. Finished ones are skipped."""
-    configuration = _load(config, overrides, data_dir, runs_dir)
+    configuration = options.load(config, overrides, data_dir, runs_dir)
     if dry_run:
         return _dry(configuration, quiet, as_json)
     from bertpt.pipeline import run_pipeline

@@ -21,6 +21,7 @@ from bertpt.config.schema import AnySource, Config, Corpus, FilesSource, HubSour
 from bertpt.data.corpus_report import announce, check_space, counts_of, ends_at_blank_lines, report, warnings
 from bertpt.data.documents import DocumentWriter
 from bertpt.data.gather import Gathered, gather
+from bertpt.data.locate import documents_dir
 from bertpt.data.near_duplicates import HeldoutIndex
 from bertpt.data.sources.base import RawDocument, Reading, SourceUnreachable
 from bertpt.data.split import choose_heldout, distinct, index_heldout, write_split
@@ -58,11 +59,6 @@ class _Plan:
         return stage_key(STAGE, self.settings, self.inputs)
 
 
-def documents_directory(config: Config) -> Path:
-    """Where the documents of a configuration lie."""
-    return Path(config.data_dir) / config.corpus.folder / "documents"
-
-
 def download(
     config: Config, *, overwrite: bool = False, say: Say = say_on_stderr, progress: bool = True
 ) -> StageResult:
@@ -79,7 +75,7 @@ def download(
         SourceUnreachable: an index or hub cannot be reached, and there is no fallback.
         BertptError: a download or the writing failed.
     """
-    directory = documents_directory(config)
+    directory = documents_dir(config)
     reading = Reading(Path(config.data_dir) / "downloads", config.corpus.encoding_errors, say=say)
     previous = existing(directory, overwrite)
     plan, unreachable = _plan_or_why_not(config.corpus, reading)
