@@ -1,7 +1,7 @@
 """The contract between data and model: the fields of a batch, their shapes and dtypes, and loss terms.
 
 Letters used in shapes: B rows, L padded length, T tokens of all rows without padding, M predicted
-positions, H hidden size, V vocabulary.
+positions, K tokens that a task predicts, H hidden size, V vocabulary.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ class Batch:
     masked_positions: Tensor | None = None  # int64 [M], among the T tokens
     masked_labels: Tensor | None = None  # int64 [M], original ids
     next_sentence_label: Tensor | None = None  # int64 [B], 0 = B follows A, 1 = B is random
-    row_labels: Tensor | None = None  # [B], of a task: int64 classes or float32 scores
+    row_labels: Tensor | None = None  # [B, ...], of a task: int64 classes or float32 scores
+    token_positions: Tensor | None = None  # int64 [K], among the T tokens: those that a task predicts
+    token_counts: Tensor | None = None  # int64 [B], how many of the K each row has
+    token_labels: Tensor | None = None  # [K], of a task: int64 classes or float32 scores
 
     @property
     def rows(self) -> int:
