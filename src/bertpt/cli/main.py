@@ -14,7 +14,7 @@ from typing import Annotated, NoReturn
 import typer
 
 import bertpt
-from bertpt.cli import config, exchange, inspect, options, predict, stages, tasks
+from bertpt.cli import config, exchange, inspect, options, plan, predict, stages, tasks
 from bertpt.errors import BertptError, RequestError, Stopped
 
 INTERRUPTED = 130  # what typer makes of Ctrl-C
@@ -47,6 +47,7 @@ def _root(
 
 # The commands, in the order of the help. A module of commands imports what is heavy inside its functions.
 stages.register(app)
+plan.register(app)
 app.add_typer(inspect.app, name="inspect")
 tasks.register(app)
 app.add_typer(predict.app, name="predict")
