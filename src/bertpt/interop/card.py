@@ -25,6 +25,8 @@ _SCORES = {
     "source_detector_accuracy": "baseline, source detector of pairs: accuracy",
 }
 
+OPTIMIZERS = {"adamw": "AdamW", "lamb": "LAMB"}
+
 
 def model_card(pretrained: Pretrained, source: Path, architecture: str) -> str:
     """The README of an export: model, data, recipe and scores, as far as ``source`` knows them."""
@@ -132,7 +134,7 @@ def _recipe(config: Config, pretrained: Pretrained) -> Iterator[str]:
     pairs = "no next-sentence task" if config.pairs.rule == "none" else f"sentence pairs: {config.pairs.rule}"
     yield f"- {pairs}; dropout {pretrained.model.hidden_dropout_prob}"
     yield (
-        f"- AdamW, peak rate {train.optimizer.lr}, {train.schedule.kind} after the warm-up, weight decay"
+        f"- {OPTIMIZERS[train.optimizer.kind]}, peak rate {train.optimizer.lr}, {train.schedule.kind} after the warm-up, weight decay"
         f" {train.optimizer.weight_decay}, clip {train.clip}, seed {train.seed}"
     )
     yield f"- weights: {Path(pretrained.origin).name}"
