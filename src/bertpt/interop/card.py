@@ -133,9 +133,10 @@ def _recipe(config: Config, pretrained: Pretrained) -> Iterator[str]:
     yield f"- {masking.rate:.0%} of the tokens masked{', whole words' if masking.whole_word else ''}"
     pairs = "no next-sentence task" if config.pairs.rule == "none" else f"sentence pairs: {config.pairs.rule}"
     yield f"- {pairs}; dropout {pretrained.model.hidden_dropout_prob}"
+    optimizer = train.optimizer
     yield (
-        f"- {OPTIMIZERS[train.optimizer.kind]}, peak rate {train.optimizer.lr}, {train.schedule.kind} after the warm-up, weight decay"
-        f" {train.optimizer.weight_decay}, clip {train.clip}, seed {train.seed}"
+        f"- {OPTIMIZERS[optimizer.kind]}, peak rate {optimizer.lr}, {train.schedule.kind} after the warm-up,"
+        f" weight decay {optimizer.weight_decay}, clip {train.clip}, seed {train.seed}"
     )
     yield f"- weights: {Path(pretrained.origin).name}"
     yield ""
