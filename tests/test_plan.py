@@ -199,7 +199,7 @@ def test_every_row_keeps_to_the_rules(length: int) -> None:
     assert rows["is_random"].mean() > 0.45
     # With whole sentences on either side where nothing was cut.
     whole = used < length
-    starts = set(tokens.sentences.tolist())
+    starts = set(tokens.sentence_offsets().tolist())
     assert {*a[whole], *(a + a_length)[whole], *b[whole], *(b + b_length)[whole]} <= starts
 
 
@@ -345,9 +345,9 @@ def test_without_pairs_every_token_is_in_exactly_one_row(length: int, short_shar
     assert np.concatenate([[0], (start + size)]).tolist() == [*start.tolist(), len(tokens.ids)]
     assert (document_of(tokens, start) == document_of(tokens, start + size - 1)).all()
     if short_share == 0:  # a row ends inside a sentence only where a sentence is longer than a row
-        long = np.diff(tokens.sentences) > length - 2
-        inside = np.setdiff1d(start + size, tokens.sentences)
-        assert long[np.searchsorted(tokens.sentences, inside, side="right") - 1].all()
+        long = tokens.lengths > length - 2
+        inside = np.setdiff1d(start + size, tokens.sentence_offsets())
+        assert long[np.searchsorted(tokens.sentence_offsets(), inside, side="right") - 1].all()
 
 
 def test_without_pairs_one_document_of_one_token_is_enough() -> None:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from bertpt.config.schema import Pairs
 from bertpt.data.random import U64, below, bits, extend, half_of, uniform
-from bertpt.data.store import Tokens
+from bertpt.data.store import Tokens, offsets
 from bertpt.errors import RequestError
 
 I64 = NDArray[np.int64]
@@ -86,20 +86,22 @@ def _too_few(pairs: Pairs, documents: int) -> str:
 
 def _divided(tokens: Tokens, room: int, *, by_source: bool = False) -> _Text:
     """Take sentences of more than ``room`` tokens as several, of which two fill a row."""
-    sentences, documents = np.asarray(tokens.sentences), np.asarray(tokens.documents)
-    lengths = np.diff(sentences)
+    lengths, documents = np.asarray(tokens.lengths), np.asarray(tokens.documents)
     piece = (room + 1) // 2  # rounded down, two would not reach the target, and a third would be cut off
-    parts = np.where(lengths > room, -(-lengths // piece), 1)
-    if (parts > 1).any():
-        before = np.concatenate([[0], np.cumsum(parts)])
-        nth = np.arange(before[-1]) - np.repeat(before[:-1], parts)
-        sentences = np.append(np.repeat(sentences[:-1], parts) + nth * piece, sentences[-1])
-        documents = before[documents]
+    long = np.flatnonzero(lengths > room)
+    if len(long):  # few: what is done for each sentence would take 40 bytes of memory for each of all
+        size = lengths[long].astype(np.int64)
+        more = -(-size // piece) - 1
+        before = offsets(more)
+        lengths = np.insert(lengths, np.repeat(long + 1, more), piece)
+        lengths[long + before[:-1]] = piece
+        lengths[long + before[1:]] = size - more * piece
+        documents = documents + before[np.searchsorted(long, documents)]
     # Documents stand in the order of their sources, hence a group is a run of equal labels.
     label = np.asarray(tokens.sources) if by_source else np.zeros(len(documents) - 1, np.uint8)
     edges = np.concatenate([[0], np.flatnonzero(np.diff(label)) + 1, [len(label)]])
     group = np.searchsorted(edges, np.arange(len(label)), side="right") - 1
-    return _Text(tokens.ids, sentences, documents, edges[group], edges[group + 1])
+    return _Text(tokens.ids, offsets(lengths), documents, edges[group], edges[group + 1])
 
 
 def _targets(pairs: Pairs, room: int, key: U64) -> I64:
@@ -109,8 +111,7 @@ def _targets(pairs: Pairs, room: int, key: U64) -> I64:
 
 def _single_rows(tokens: Tokens, pairs: Pairs, room: int, epoch_key: U64) -> NDArray[Any]:
     """Rows of whole sentences of one document, none lost."""
-    sentences = np.asarray(tokens.sentences)
-    starts = sentences[tokens.documents]
+    sentences, starts = tokens.sentence_offsets(), np.asarray(tokens.document_starts)
     position, ends = starts[:-1].copy(), starts[1:]
     document_key = extend(epoch_key, np.arange(len(ends)))
     made = []
@@ -131,7 +132,7 @@ def _single_rows(tokens: Tokens, pairs: Pairs, room: int, epoch_key: U64) -> NDA
 
 def _pair_rows(text: _Text, pairs: Pairs, room: int, epoch_key: U64) -> NDArray[Any]:
     """One row a turn from each document that is not used up."""
-    offsets = text.sentences
+    sentences = text.sentences
     cursor = text.documents[:-1].copy()
     document = np.arange(len(cursor))
     document_key = extend(epoch_key, document)
@@ -141,17 +142,17 @@ def _pair_rows(text: _Text, pairs: Pairs, room: int, epoch_key: U64) -> NDArray[
         key = extend(document_key[document], turn)
         first, last = cursor[document], text.documents[document + 1]
         target = _targets(pairs, room, key)
-        end = np.minimum(np.searchsorted(offsets, offsets[first] + target), last)
+        end = np.minimum(np.searchsorted(sentences, sentences[first] + target), last)
         split = first + 1 + below(extend(key, _SPLIT), np.maximum(end - first - 1, 1))
         has_next = end - first >= 2
         is_random = ~has_next | (uniform(extend(key, _RANDOM)) < pairs.random_share)
-        a_start, a_length = offsets[first], offsets[split] - offsets[first]
-        b_start, b_end = offsets[split].copy(), offsets[end].copy()
+        a_start, a_length = sentences[first], sentences[split] - sentences[first]
+        b_start, b_end = sentences[split].copy(), sentences[end].copy()
         chosen = np.flatnonzero(is_random)
         repeats = _draw_other(text, chosen, document, key, split, target - a_length, b_start, b_end)
         # Where only copies of the true continuation were drawn, the pair is a true one, or none.
         is_random[repeats] = False
-        b_start[repeats], b_end[repeats] = offsets[split[repeats]], offsets[end[repeats]]
+        b_start[repeats], b_end[repeats] = sentences[split[repeats]], sentences[end[repeats]]
         rows = _truncated(a_start, a_length, b_start, b_end - b_start, is_random, room, key)
         made.append(rows[rows["b_length"] > 0])
         cursor[document] = np.where(is_random, split, end)
@@ -174,7 +175,7 @@ def _draw_other(
 
     Returns the rows for which every try gave the text of the true continuation.
     """
-    offsets, documents = text.sentences, text.documents
+    sentences, documents = text.sentences, text.documents
     for attempt in range(_TRIES):
         if not len(chosen):
             break
@@ -184,10 +185,10 @@ def _draw_other(
         other += other >= own
         within = below(extend(key[chosen], _SENTENCE, attempt), documents[other + 1] - documents[other])
         sentence = documents[other] + within
-        start = offsets[sentence]
-        end = np.searchsorted(offsets, start + np.maximum(wanted[chosen], 1))
-        b_start[chosen], b_end[chosen] = start, offsets[np.minimum(end, documents[other + 1])]
-        true_start, true_end = offsets[split[chosen]], offsets[documents[own + 1]]
+        start = sentences[sentence]
+        end = np.searchsorted(sentences, start + np.maximum(wanted[chosen], 1))
+        b_start[chosen], b_end[chosen] = start, sentences[np.minimum(end, documents[other + 1])]
+        true_start, true_end = sentences[split[chosen]], sentences[documents[own + 1]]
         chosen = chosen[_equal(text.ids, start, b_end[chosen], true_start, true_end)]
     return chosen
 
