@@ -86,7 +86,12 @@ def make_store(
                 "tokens": len(part.ids),
             }
     labels = [f"s{i}" for i in range(1 + max(max(part.sources.tolist(), default=0) for part in parts.values()))]
-    settings = {"format": STORE_FORMAT, "vocab_size": vocab_size, "special_ids": special_ids or SPECIAL, "sources": labels}
+    settings = {
+        "format": STORE_FORMAT,
+        "vocab_size": vocab_size,
+        "special_ids": special_ids or SPECIAL,
+        "sources": labels,
+    }
     write_manifest(directory, stage="prepare", key="key", inputs={}, settings=settings, counts=counts)
     return TokenStore.open(directory)
 

@@ -16,7 +16,8 @@ file                        dtype    shape               content
 
 (*) uint32 when the vocabulary is above 65,536. No sentence and no document is empty, and a document's
 sentences stand one after the other, so that every segment of a row is one span of ids. Sentences are kept as lengths:
-2 bytes each where offsets take 8, a tenth of the text. Any document is found at once, its sentences by adding up its lengths.
+2 bytes each where offsets take 8, up to a tenth of the text. Any document is found at once, its sentences by adding up
+its lengths.
 """
 
 from __future__ import annotations
