@@ -10,8 +10,8 @@ document: the expected share is the same, but a book is not cut into hundreds of
 draw. A random B is never text equal to the true continuation. A sentence longer than a row is
 taken as several, so that its end is not lost.
 
-All documents advance in step, one row each at a time, in numpy: 2 million rows of pairs take about 6 s of
-one core and 170 bytes of memory each. Random access to the offsets takes most of it.
+All documents advance in step, one row each at a time, in numpy; huge ones as several stretches. Random access to
+the offsets takes most of the time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,35 @@ ROW = np.dtype([("a_start", "<i8"), ("b_start", "<i8"), ("a_length", "<i4"), ("b
 # What a draw is for; part of its counter, so that no two draws share bits.
 _SHORT, _TARGET, _SPLIT, _RANDOM, _DOCUMENT, _SENTENCE, _CUT_A, _CUT_B, _ORDER = range(9)
 _TRIES = 10  # Google's number of tries for a document other than A's
+STRETCH = 2**18  # tokens, more than a long novel has: one row of 2,000 ends early because of it
 _SAME = 16  # tokens of B and of the true continuation that are compared
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretches:
+    """Parts of documents that are planned side by side; most documents are one. Rows never go over the end of one.
+
+    All advance in step, so a few huge documents would leave numpy two rows a turn.
+    """
+
+    document: I64  # [S], ascending
+    first: I64  # [S], sentences of a stretch are [first[s], last[s])
+    last: I64
+    nth: I64  # [S], from 0 within the document: what its draws follow from
+
+    @classmethod
+    def of(cls, sentences: I64, documents: I64) -> _Stretches:
+        """Cut documents of more than ``STRETCH`` tokens at ends of sentences."""
+        starts = sentences[documents]
+        parts = -(-np.diff(starts) // STRETCH)
+        document = np.repeat(np.arange(len(parts)), parts)
+        begins = offsets(parts)
+        nth = np.arange(len(document)) - begins[document]
+        first = np.searchsorted(sentences, starts[document] + nth * STRETCH)
+        first[begins[:-1]] = documents[:-1]
+        last = np.append(first[1:], documents[-1:])
+        kept = last > first  # a sentence may be longer than what is left of a stretch
+        return cls(document[kept], first[kept], last[kept], nth[kept])
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +73,7 @@ class _Text:
     ids: NDArray[Any]
     sentences: I64
     documents: I64
+    stretches: _Stretches
     group_starts: I64  # documents of one group (a source, or the corpus) are [group_starts[d], group_ends[d])
     group_ends: I64
 
@@ -101,7 +130,9 @@ def _divided(tokens: Tokens, room: int, *, by_source: bool = False) -> _Text:
     label = np.asarray(tokens.sources) if by_source else np.zeros(len(documents) - 1, np.uint8)
     edges = np.concatenate([[0], np.flatnonzero(np.diff(label)) + 1, [len(label)]])
     group = np.searchsorted(edges, np.arange(len(label)), side="right") - 1
-    return _Text(tokens.ids, offsets(lengths), documents, edges[group], edges[group + 1])
+    sentences = offsets(lengths)
+    stretches = _Stretches.of(sentences, documents)
+    return _Text(tokens.ids, sentences, documents, stretches, edges[group], edges[group + 1])
 
 
 def _targets(pairs: Pairs, room: int, key: U64) -> I64:
@@ -111,36 +142,37 @@ def _targets(pairs: Pairs, room: int, key: U64) -> I64:
 
 def _single_rows(tokens: Tokens, pairs: Pairs, room: int, epoch_key: U64) -> NDArray[Any]:
     """Rows of whole sentences of one document, none lost."""
-    sentences, starts = tokens.sentence_offsets(), np.asarray(tokens.document_starts)
-    position, ends = starts[:-1].copy(), starts[1:]
-    document_key = extend(epoch_key, np.arange(len(ends)))
+    sentences = tokens.sentence_offsets()
+    stretches = _Stretches.of(sentences, np.asarray(tokens.documents))
+    position, ends = sentences[stretches.first], sentences[stretches.last]
+    stretch_key = _stretch_keys(epoch_key, stretches)
     made = []
-    document = np.arange(len(ends))
+    stretch = np.arange(len(ends))
     turn = 0
-    while len(document):
-        start = position[document]
-        target = _targets(pairs, room, extend(document_key[document], turn))
+    while len(stretch):
+        start = position[stretch]
+        target = _targets(pairs, room, extend(stretch_key[stretch], turn))
         # The last sentence that still ends within the target; one that is too long alone is cut there.
         end = sentences[np.searchsorted(sentences, start + target, side="right") - 1]
-        end = np.minimum(np.where(end > start, end, start + target), ends[document])
+        end = np.minimum(np.where(end > start, end, start + target), ends[stretch])
         made.append(_rows(start, end - start, np.zeros_like(start), np.zeros_like(start), np.zeros(len(start), bool)))
-        position[document] = end
-        document = document[end < ends[document]]
+        position[stretch] = end
+        stretch = stretch[end < ends[stretch]]
         turn += 1
     return np.concatenate(made)
 
 
 def _pair_rows(text: _Text, pairs: Pairs, room: int, epoch_key: U64) -> NDArray[Any]:
-    """One row a turn from each document that is not used up."""
-    sentences = text.sentences
-    cursor = text.documents[:-1].copy()
-    document = np.arange(len(cursor))
-    document_key = extend(epoch_key, document)
+    """One row a turn from each stretch that is not used up."""
+    sentences, stretches = text.sentences, text.stretches
+    cursor = stretches.first.copy()
+    stretch = np.arange(len(cursor))
+    stretch_key = _stretch_keys(epoch_key, stretches)
     made = []
     turn = 0
-    while len(document):
-        key = extend(document_key[document], turn)
-        first, last = cursor[document], text.documents[document + 1]
+    while len(stretch):
+        key = extend(stretch_key[stretch], turn)
+        document, first, last = stretches.document[stretch], cursor[stretch], stretches.last[stretch]
         target = _targets(pairs, room, key)
         end = np.minimum(np.searchsorted(sentences, sentences[first] + target), last)
         split = first + 1 + below(extend(key, _SPLIT), np.maximum(end - first - 1, 1))
@@ -155,10 +187,18 @@ def _pair_rows(text: _Text, pairs: Pairs, room: int, epoch_key: U64) -> NDArray[
         b_start[repeats], b_end[repeats] = sentences[split[repeats]], sentences[end[repeats]]
         rows = _truncated(a_start, a_length, b_start, b_end - b_start, is_random, room, key)
         made.append(rows[rows["b_length"] > 0])
-        cursor[document] = np.where(is_random, split, end)
-        document = document[cursor[document] < last]
+        cursor[stretch] = np.where(is_random, split, end)
+        stretch = stretch[cursor[stretch] < last]
         turn += 1
     return np.concatenate(made)
+
+
+def _stretch_keys(epoch_key: U64, stretches: _Stretches) -> U64:
+    """uint64 [S]: the first stretch of a document has the key of the document."""
+    keys = extend(epoch_key, stretches.document)
+    further = stretches.nth > 0
+    keys[further] = extend(keys[further], 2**48 + stretches.nth[further])  # no turn goes so far
+    return keys
 
 
 def _draw_other(
