@@ -1,8 +1,8 @@
 """Generated text that wears on tokenizers as English does, and the peak memory of a process with its children.
 
 Word ranks follow a Zipf-Mandelbrot law whose exponent (1.35) and offset (5) were fitted to the demo corpus: 1.1 M
-words of it hold 75,000 distinct ones, of this text 89,000. New words never end, so nothing that grows with the number of
-words stays hidden. A word is its rank in syllables: frequent words are short, 5.9 bytes with what parts them in the mean.
+words of it hold 75,000 distinct ones, of this text 89,000. New words never end, so nothing that grows with their number
+stays hidden. A word is its rank in syllables: frequent words are short, in the mean 5.9 bytes with what parts them.
 """
 
 from __future__ import annotations

@@ -304,7 +304,7 @@ def measure_planning(folder: Path, tokens: int) -> dict[str, Any]:
     output, peak = peak_of([sys.executable, __file__, "--stage", "plan", "--folder", str(place)])
     figures: dict[str, Any] = json.loads(output) | peak
     print(
-        f"\nplanning {figures['tokens']:,} tokens, {figures['documents']:,} documents, length 128: {figures['rows']:,} rows"
+        f"\nplanning {figures['tokens']:,} tokens, {figures['documents']:,} documents: {figures['rows']:,} rows of 128"
         f" in {figures['seconds']:.1f} s ({figures['cpu_seconds']:.1f} s of one processor),"
         f" {peak['anonymous'] / 2**20:,.0f} MiB"
         f" ({peak['resident'] / 2**20:,.0f} with pages of files); the store opened in {figures['open_s'] * 1000:.1f} ms"
