@@ -45,7 +45,7 @@ def copy(tiny: Tiny, tmp_path: Path) -> Tiny:
     return Tiny(tmp_path / "copy")
 
 
-@pytest.mark.parametrize("name", ["train.ids.bin", "train.sentences.bin", "heldout.ids.bin", "unigram.bin"])
+@pytest.mark.parametrize("name", ["train.ids.bin", "train.lengths.bin", "heldout.ids.bin", "unigram.bin"])
 def test_training_does_not_begin_on_a_damaged_store(copy: Tiny, name: str) -> None:
     config = copy.config(copy.folder / "runs")
     change_a_byte(finished_store(config) / name)

@@ -42,19 +42,17 @@ class PackedRows(NamedTuple):
 def gather(tokens: Tokens, rows: NDArray[Any], special_ids: dict[str, int]) -> PackedRows:
     """Copy the spans of planned ``rows`` out of the store, with their special tokens."""
     a, b = rows["a_length"].astype(np.int64), rows["b_length"].astype(np.int64)
-    tail = np.where(b > 0, b + 1, 0)
-    lengths = a + 2 + tail
-    first = np.cumsum(lengths) - lengths
-    ids = np.full(int(lengths.sum()), special_ids["sep"], np.int64)
-    ids[first] = special_ids["cls"]
-    token_types = np.zeros(len(ids), np.int64)
-    stored = np.asarray(tokens.ids)  # indexing a memory map itself is slower
-    for start, length, at in ((rows["a_start"], a, first + 1), (rows["b_start"], b, first + a + 2)):
-        within = np.arange(int(length.sum())) - np.repeat(np.cumsum(length) - length, length)
-        ids[np.repeat(at, length) + within] = stored[np.repeat(start, length) + within]
-    second = np.repeat(first + a + 2, tail) + np.arange(int(tail.sum())) - np.repeat(np.cumsum(tail) - tail, tail)
-    token_types[second] = 1
-    return PackedRows(ids, token_types, lengths)
+    # Two stretches a row: [CLS] A [SEP], then B [SEP]. The tokens beside a span make room for its special tokens.
+    sizes = np.stack([a + 2, np.where(b > 0, b + 1, 0)], axis=1)
+    starts = np.stack([rows["a_start"] - 1, rows["b_start"]], axis=1)
+    ends = sizes.cumsum().reshape(sizes.shape)
+    places = np.repeat((starts - ends + sizes).ravel(), sizes.ravel())
+    places += np.arange(len(places))
+    ids = np.asarray(tokens.ids).take(places, mode="clip").astype(np.int64)
+    ids[ends[:, 0] - sizes[:, 0]] = special_ids["cls"]
+    ids[ends - 1] = special_ids["sep"]  # of an empty second stretch: the end of the first, once more
+    token_types = np.repeat(np.tile([0, 1], len(rows)), sizes.ravel())
+    return PackedRows(ids, token_types, sizes.sum(axis=1))
 
 
 def masker_for(store: TokenStore, masking: Masking) -> Masker:

@@ -10,8 +10,8 @@ document: the expected share is the same, but a book is not cut into hundreds of
 draw. A random B is never text equal to the true continuation. A sentence longer than a row is
 taken as several, so that its end is not lost.
 
-All documents advance in step, one row each at a time, in numpy: 2 million rows of pairs take about 6 s of
-one core and 170 bytes of memory each. Random access to the offsets takes most of it.
+All documents advance in step, one row each at a time, in numpy; huge ones as several stretches. Random access to
+the offsets takes most of the time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from bertpt.config.schema import Pairs
 from bertpt.data.random import U64, below, bits, extend, half_of, uniform
-from bertpt.data.store import Tokens
+from bertpt.data.store import Tokens, offsets
 from bertpt.errors import RequestError
 
 I64 = NDArray[np.int64]
@@ -35,7 +35,35 @@ ROW = np.dtype([("a_start", "<i8"), ("b_start", "<i8"), ("a_length", "<i4"), ("b
 # What a draw is for; part of its counter, so that no two draws share bits.
 _SHORT, _TARGET, _SPLIT, _RANDOM, _DOCUMENT, _SENTENCE, _CUT_A, _CUT_B, _ORDER = range(9)
 _TRIES = 10  # Google's number of tries for a document other than A's
+STRETCH = 2**18  # tokens, more than a long novel has: one row of 2,000 ends early because of it
 _SAME = 16  # tokens of B and of the true continuation that are compared
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretches:
+    """Parts of documents that are planned side by side; most documents are one. Rows never go over the end of one.
+
+    All advance in step, so a few huge documents would leave numpy two rows a turn.
+    """
+
+    document: I64  # [S], ascending
+    first: I64  # [S], sentences of a stretch are [first[s], last[s])
+    last: I64
+    nth: I64  # [S], from 0 within the document: what its draws follow from
+
+    @classmethod
+    def of(cls, sentences: I64, documents: I64) -> _Stretches:
+        """Cut documents of more than ``STRETCH`` tokens at ends of sentences."""
+        starts = sentences[documents]
+        parts = -(-np.diff(starts) // STRETCH)
+        document = np.repeat(np.arange(len(parts)), parts)
+        begins = offsets(parts)
+        nth = np.arange(len(document)) - begins[document]
+        first = np.searchsorted(sentences, starts[document] + nth * STRETCH)
+        first[begins[:-1]] = documents[:-1]
+        last = np.append(first[1:], documents[-1:])
+        kept = last > first  # a sentence may be longer than what is left of a stretch
+        return cls(document[kept], first[kept], last[kept], nth[kept])
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +73,7 @@ class _Text:
     ids: NDArray[Any]
     sentences: I64
     documents: I64
+    stretches: _Stretches
     group_starts: I64  # documents of one group (a source, or the corpus) are [group_starts[d], group_ends[d])
     group_ends: I64
 
@@ -86,20 +115,24 @@ def _too_few(pairs: Pairs, documents: int) -> str:
 
 def _divided(tokens: Tokens, room: int, *, by_source: bool = False) -> _Text:
     """Take sentences of more than ``room`` tokens as several, of which two fill a row."""
-    sentences, documents = np.asarray(tokens.sentences), np.asarray(tokens.documents)
-    lengths = np.diff(sentences)
+    lengths, documents = np.asarray(tokens.lengths), np.asarray(tokens.documents)
     piece = (room + 1) // 2  # rounded down, two would not reach the target, and a third would be cut off
-    parts = np.where(lengths > room, -(-lengths // piece), 1)
-    if (parts > 1).any():
-        before = np.concatenate([[0], np.cumsum(parts)])
-        nth = np.arange(before[-1]) - np.repeat(before[:-1], parts)
-        sentences = np.append(np.repeat(sentences[:-1], parts) + nth * piece, sentences[-1])
-        documents = before[documents]
+    long = np.flatnonzero(lengths > room)
+    if len(long):  # few: what is done for each sentence would take 40 bytes of memory for each of all
+        size = lengths[long].astype(np.int64)
+        more = -(-size // piece) - 1
+        before = offsets(more)
+        lengths = np.insert(lengths, np.repeat(long + 1, more), piece)
+        lengths[long + before[:-1]] = piece
+        lengths[long + before[1:]] = size - more * piece
+        documents = documents + before[np.searchsorted(long, documents)]
     # Documents stand in the order of their sources, hence a group is a run of equal labels.
     label = np.asarray(tokens.sources) if by_source else np.zeros(len(documents) - 1, np.uint8)
     edges = np.concatenate([[0], np.flatnonzero(np.diff(label)) + 1, [len(label)]])
     group = np.searchsorted(edges, np.arange(len(label)), side="right") - 1
-    return _Text(tokens.ids, sentences, documents, edges[group], edges[group + 1])
+    sentences = offsets(lengths)
+    stretches = _Stretches.of(sentences, documents)
+    return _Text(tokens.ids, sentences, documents, stretches, edges[group], edges[group + 1])
 
 
 def _targets(pairs: Pairs, room: int, key: U64) -> I64:
@@ -109,55 +142,63 @@ def _targets(pairs: Pairs, room: int, key: U64) -> I64:
 
 def _single_rows(tokens: Tokens, pairs: Pairs, room: int, epoch_key: U64) -> NDArray[Any]:
     """Rows of whole sentences of one document, none lost."""
-    sentences = np.asarray(tokens.sentences)
-    starts = sentences[tokens.documents]
-    position, ends = starts[:-1].copy(), starts[1:]
-    document_key = extend(epoch_key, np.arange(len(ends)))
+    sentences = tokens.sentence_offsets()
+    stretches = _Stretches.of(sentences, np.asarray(tokens.documents))
+    position, ends = sentences[stretches.first], sentences[stretches.last]
+    stretch_key = _stretch_keys(epoch_key, stretches)
     made = []
-    document = np.arange(len(ends))
+    stretch = np.arange(len(ends))
     turn = 0
-    while len(document):
-        start = position[document]
-        target = _targets(pairs, room, extend(document_key[document], turn))
+    while len(stretch):
+        start = position[stretch]
+        target = _targets(pairs, room, extend(stretch_key[stretch], turn))
         # The last sentence that still ends within the target; one that is too long alone is cut there.
         end = sentences[np.searchsorted(sentences, start + target, side="right") - 1]
-        end = np.minimum(np.where(end > start, end, start + target), ends[document])
+        end = np.minimum(np.where(end > start, end, start + target), ends[stretch])
         made.append(_rows(start, end - start, np.zeros_like(start), np.zeros_like(start), np.zeros(len(start), bool)))
-        position[document] = end
-        document = document[end < ends[document]]
+        position[stretch] = end
+        stretch = stretch[end < ends[stretch]]
         turn += 1
     return np.concatenate(made)
 
 
 def _pair_rows(text: _Text, pairs: Pairs, room: int, epoch_key: U64) -> NDArray[Any]:
-    """One row a turn from each document that is not used up."""
-    offsets = text.sentences
-    cursor = text.documents[:-1].copy()
-    document = np.arange(len(cursor))
-    document_key = extend(epoch_key, document)
+    """One row a turn from each stretch that is not used up."""
+    sentences, stretches = text.sentences, text.stretches
+    cursor = stretches.first.copy()
+    stretch = np.arange(len(cursor))
+    stretch_key = _stretch_keys(epoch_key, stretches)
     made = []
     turn = 0
-    while len(document):
-        key = extend(document_key[document], turn)
-        first, last = cursor[document], text.documents[document + 1]
+    while len(stretch):
+        key = extend(stretch_key[stretch], turn)
+        document, first, last = stretches.document[stretch], cursor[stretch], stretches.last[stretch]
         target = _targets(pairs, room, key)
-        end = np.minimum(np.searchsorted(offsets, offsets[first] + target), last)
+        end = np.minimum(np.searchsorted(sentences, sentences[first] + target), last)
         split = first + 1 + below(extend(key, _SPLIT), np.maximum(end - first - 1, 1))
         has_next = end - first >= 2
         is_random = ~has_next | (uniform(extend(key, _RANDOM)) < pairs.random_share)
-        a_start, a_length = offsets[first], offsets[split] - offsets[first]
-        b_start, b_end = offsets[split].copy(), offsets[end].copy()
+        a_start, a_length = sentences[first], sentences[split] - sentences[first]
+        b_start, b_end = sentences[split].copy(), sentences[end].copy()
         chosen = np.flatnonzero(is_random)
         repeats = _draw_other(text, chosen, document, key, split, target - a_length, b_start, b_end)
         # Where only copies of the true continuation were drawn, the pair is a true one, or none.
         is_random[repeats] = False
-        b_start[repeats], b_end[repeats] = offsets[split[repeats]], offsets[end[repeats]]
+        b_start[repeats], b_end[repeats] = sentences[split[repeats]], sentences[end[repeats]]
         rows = _truncated(a_start, a_length, b_start, b_end - b_start, is_random, room, key)
         made.append(rows[rows["b_length"] > 0])
-        cursor[document] = np.where(is_random, split, end)
-        document = document[cursor[document] < last]
+        cursor[stretch] = np.where(is_random, split, end)
+        stretch = stretch[cursor[stretch] < last]
         turn += 1
     return np.concatenate(made)
+
+
+def _stretch_keys(epoch_key: U64, stretches: _Stretches) -> U64:
+    """uint64 [S]: the first stretch of a document has the key of the document."""
+    keys = extend(epoch_key, stretches.document)
+    further = stretches.nth > 0
+    keys[further] = extend(keys[further], 2**48 + stretches.nth[further])  # no turn goes so far
+    return keys
 
 
 def _draw_other(
@@ -174,7 +215,7 @@ def _draw_other(
 
     Returns the rows for which every try gave the text of the true continuation.
     """
-    offsets, documents = text.sentences, text.documents
+    sentences, documents = text.sentences, text.documents
     for attempt in range(_TRIES):
         if not len(chosen):
             break
@@ -184,10 +225,10 @@ def _draw_other(
         other += other >= own
         within = below(extend(key[chosen], _SENTENCE, attempt), documents[other + 1] - documents[other])
         sentence = documents[other] + within
-        start = offsets[sentence]
-        end = np.searchsorted(offsets, start + np.maximum(wanted[chosen], 1))
-        b_start[chosen], b_end[chosen] = start, offsets[np.minimum(end, documents[other + 1])]
-        true_start, true_end = offsets[split[chosen]], offsets[documents[own + 1]]
+        start = sentences[sentence]
+        end = np.searchsorted(sentences, start + np.maximum(wanted[chosen], 1))
+        b_start[chosen], b_end[chosen] = start, sentences[np.minimum(end, documents[other + 1])]
+        true_start, true_end = sentences[split[chosen]], sentences[documents[own + 1]]
         chosen = chosen[_equal(text.ids, start, b_end[chosen], true_start, true_end)]
     return chosen
 
