@@ -18,9 +18,9 @@ import pytest
 from bertpt.config import plain
 from bertpt.config.schema import Config
 from bertpt.data.documents import Document, iter_documents
-from bertpt.data.download import download, source_labels
+from bertpt.data.download import download
 from bertpt.data.gather import RepeatedLines
-from bertpt.data.sources.base import RawDocument, Reading, SourceUnreachable
+from bertpt.data.sources.base import RawDocument, Reading, SourceUnreachable, source_labels
 from bertpt.data.stage import StageResult
 from bertpt.errors import RequestError
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any, Protocol, cast
@@ -23,7 +22,7 @@ from bertpt.data.documents import DocumentWriter
 from bertpt.data.gather import Gathered, gather
 from bertpt.data.locate import documents_dir
 from bertpt.data.near_duplicates import HeldoutIndex
-from bertpt.data.sources.base import RawDocument, Reading, SourceUnreachable
+from bertpt.data.sources.base import RawDocument, Reading, SourceUnreachable, source_labels
 from bertpt.data.split import choose_heldout, distinct, index_heldout, write_split
 from bertpt.data.stage import StageResult, differences, existing, stage_key
 from bertpt.errors import RequestError
@@ -34,7 +33,8 @@ from bertpt.progress import say as say_on_stderr
 STAGE = "download"
 _MODULES = {"files": "local"}  # the others are called like their kind
 # Places, and what only people read: the content counts by its fingerprint, wherever it lies.
-_NOT_IN_KEY = {"name", "path", "url", "validation", "size", "pip_args"}
+# So do the weights, by which rows are chosen later.
+_NOT_IN_KEY = {"name", "path", "url", "validation", "size", "pip_args", "weight", "max_repeats"}
 _LOCAL_ROUTE = "to read local text instead: --set 'corpus.sources=[{kind: files, path: FOLDER}]'"
 
 Say = Callable[[str], None]
@@ -97,21 +97,6 @@ def download(
 
 
 # --- plan and key ---------------------------------------------------------------------------------------------
-
-
-def source_labels(sources: Sequence[AnySource]) -> list[str]:
-    """A label for each source, all different: its name, or made from its place."""
-    labels: list[str] = []
-    for source in sources:
-        place = source.name or getattr(source, "dataset", None) or getattr(source, "package", "").partition("==")[0]
-        place = place or PurePath(getattr(source, "path", None) or "").stem
-        label = base = re.sub(r"[^\w.-]+", "-", place).strip("-._") or source.kind
-        number = 1
-        while label in labels:
-            number += 1
-            label = f"{base}-{number}"
-        labels.append(label)
-    return labels
 
 
 def _module(source: AnySource) -> _SourceModule:

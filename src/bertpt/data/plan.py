@@ -1,7 +1,7 @@
 """Which spans of the store make the rows of an epoch: a pure function of (seed, epoch, length, rule).
 
-Segments follow Google's ``create_pretraining_data``: whole sentences of one document are gathered up
-to a target length, split at a random sentence into A and B; B stays (label 0) or gives way to
+``pairs.rule: next``. Segments follow Google's ``create_pretraining_data``: whole sentences of one document are
+gathered up to a target length, split at a random sentence into A and B; B stays (label 0) or gives way to
 sentences of a random place in another document (label 1), and the sentences it leaves unused begin
 the next row; what is too long is cut at the front or back of the longer side, token by token.
 
@@ -9,6 +9,12 @@ Three deliberate differences. The target is shortened with probability 0.1 for e
 document: the expected share is the same, but a book is not cut into hundreds of scraps because of one
 draw. A random B is never text equal to the true continuation. A sentence longer than a row is
 taken as several, so that its end is not lost.
+
+``order`` is sentence order prediction (Lan et al. 2020, section 3.1): segments gathered and split alike, in order
+(label 0) or swapped (label 1) with probability 0.5. The released code gives a chunk of one sentence a random B, a
+third kind of pair; here it takes in the sentence after it, or at a document's end the one before it, so that every
+pair is two segments of one document. A document of one sentence gives no row. ``none`` is rows of whole sentences of
+one document (DOC-SENTENCES of Liu et al. 2019).
 
 All documents advance in step, one row each at a time, in numpy: 2 million rows of pairs take about 6 s of
 one core and 170 bytes of memory each. Random access to the offsets takes most of it.
@@ -23,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertpt.config.schema import Pairs
+from bertpt.data.mixture import Mixture, documents_of_epoch
 from bertpt.data.random import U64, below, bits, extend, half_of, uniform
 from bertpt.data.store import Tokens
 from bertpt.errors import RequestError
@@ -30,30 +37,62 @@ from bertpt.errors import RequestError
 I64 = NDArray[np.int64]
 
 ROW = np.dtype([("a_start", "<i8"), ("b_start", "<i8"), ("a_length", "<i4"), ("b_length", "<i4"), ("is_random", "?")])
-"""A row: A = ids[a_start : a_start + a_length], B alike (length 0 without pairs), label 1 = ``is_random``."""
+"""A row: A = ids[a_start : a_start + a_length], B alike (length 0 without pairs); its label is ``pair_labels``."""
+
+PAIR_WORDS = {"next": ("B follows A", "B is random"), "order": ("in order", "swapped")}
+"""Labels 0 and 1 of each rule with pairs, in words."""
 
 # What a draw is for; part of its counter, so that no two draws share bits.
 _SHORT, _TARGET, _SPLIT, _RANDOM, _DOCUMENT, _SENTENCE, _CUT_A, _CUT_B, _ORDER = range(9)
+_SWAPPED = 0.5
 _TRIES = 10  # Google's number of tries for a document other than A's
 _SAME = 16  # tokens of B and of the true continuation that are compared
 
 
 @dataclass(frozen=True, slots=True)
 class _Text:
-    """Offsets with sentences longer than a row divided. Shapes as in the store."""
+    """Offsets with sentences longer than a row divided, and the D documents of an epoch, copies included."""
 
     ids: NDArray[Any]
     sentences: I64
-    documents: I64
-    group_starts: I64  # documents of one group (a source, or the corpus) are [group_starts[d], group_ends[d])
+    first: I64  # [D], sentences of a document are [first[d], last[d])
+    last: I64
+    number: I64  # [D], what the draws of a document follow from
+
+
+@dataclass(frozen=True, slots=True)
+class _Others:
+    """The P documents that a random B is drawn from, and which of them serve each of the D documents."""
+
+    first: I64  # [P], sentences as in _Text
+    last: I64
+    group_starts: I64  # [D], documents of one group (a source, or the corpus) are [group_starts[d], group_ends[d])
     group_ends: I64
+    own_starts: I64  # [D], the document itself and its copies, which do not serve it
+    own_ends: I64
 
 
-def plan_epoch(tokens: Tokens, pairs: Pairs, *, length: int, seed: int, epoch: int) -> NDArray[Any]:
-    """The shuffled rows of one epoch.
+def pair_labels(rows: NDArray[Any], rule: str) -> NDArray[np.bool_]:
+    """Bool [rows]: True for label 1, a random B (``next``) or swapped segments (``order``)."""
+    labels: NDArray[np.bool_] = rows["b_start"] < rows["a_start"] if rule == "order" else rows["is_random"]
+    return labels
+
+
+def plan_epoch(
+    tokens: Tokens, pairs: Pairs, *, length: int, seed: int, epoch: int, mixture: Mixture | None = None
+) -> NDArray[Any]:
+    """The rows of one epoch, shuffled; in the first ``pairs.curriculum_epochs`` those of fewest tokens come first.
+
+    Args:
+        tokens: the split.
+        pairs: the rule.
+        length: most tokens of a row with its [CLS] and [SEP].
+        seed: of all draws.
+        epoch: from 0.
+        mixture: how often the documents of each source come; once each by default.
 
     Returns:
-        [rows] of dtype :data:`ROW`; every row fits ``length`` with its [CLS] and [SEP].
+        [rows] of dtype :data:`ROW`.
 
     Raises:
         RequestError: the split holds too few documents for pairs, or gives no row.
@@ -61,15 +100,24 @@ def plan_epoch(tokens: Tokens, pairs: Pairs, *, length: int, seed: int, epoch: i
     if not len(tokens.ids):
         raise RequestError("no row can be made of this text: it has no sentence with tokens")
     key = bits(seed, epoch)
+    document, copy = documents_of_epoch(tokens, mixture, seed=seed, epoch=epoch)
+    number = document + (copy << 40)
     if pairs.rule == "none":
-        rows = _single_rows(tokens, pairs, length - 2, key)
+        rows = _single_rows(tokens, document, number, pairs, length - 2, key)
     else:
-        text = _divided(tokens, length - 3, by_source=pairs.random_from == "source")
-        groups = text.group_ends - text.group_starts
-        if (fewest := int(groups.min()) if len(groups) else 0) < 2:
-            raise RequestError(_too_few(pairs, fewest))
-        rows = _pair_rows(text, pairs, length - 3, key)
-    return rows[np.argsort(extend(key, _ORDER, np.arange(len(rows))), kind="stable")]
+        sentences, documents = _divided(tokens, length - 3)
+        text = _Text(tokens.ids, sentences, documents[document], documents[document + 1], number)
+        if pairs.rule == "order":
+            rows = _ordered_rows(text, pairs, length - 3, key)
+        else:
+            others = _others(tokens, documents, document, text, pairs)
+            rows = _pair_rows(text, others, pairs, length - 3, key)
+    if not len(rows):
+        raise RequestError(f"pairs.rule: {pairs.rule} gives no row: each document is one sentence; set pairs.rule=none")
+    order = extend(key, _ORDER, np.arange(len(rows)))
+    if epoch < pairs.curriculum_epochs:
+        return rows[np.lexsort((order, rows["a_length"] + rows["b_length"]))]
+    return rows[np.argsort(order, kind="stable")]
 
 
 def _too_few(pairs: Pairs, documents: int) -> str:
@@ -84,8 +132,8 @@ def _too_few(pairs: Pairs, documents: int) -> str:
     )
 
 
-def _divided(tokens: Tokens, room: int, *, by_source: bool = False) -> _Text:
-    """Take sentences of more than ``room`` tokens as several, of which two fill a row."""
+def _divided(tokens: Tokens, room: int) -> tuple[I64, I64]:
+    """Offsets in which a sentence of more than ``room`` tokens is several, of which two fill a row."""
     sentences, documents = np.asarray(tokens.sentences), np.asarray(tokens.documents)
     lengths = np.diff(sentences)
     piece = (room + 1) // 2  # rounded down, two would not reach the target, and a third would be cut off
@@ -95,11 +143,29 @@ def _divided(tokens: Tokens, room: int, *, by_source: bool = False) -> _Text:
         nth = np.arange(before[-1]) - np.repeat(before[:-1], parts)
         sentences = np.append(np.repeat(sentences[:-1], parts) + nth * piece, sentences[-1])
         documents = before[documents]
+    return sentences, documents
+
+
+def _others(tokens: Tokens, documents: I64, document: I64, text: _Text, pairs: Pairs) -> _Others:
+    """Where a random B is drawn: the documents of this epoch, or all of A's own source.
+
+    Raises:
+        RequestError: a document would have no other.
+    """
+    count = len(documents) - 1
+    by_source = pairs.random_from == "source"
     # Documents stand in the order of their sources, hence a group is a run of equal labels.
-    label = np.asarray(tokens.sources) if by_source else np.zeros(len(documents) - 1, np.uint8)
+    label = np.asarray(tokens.sources) if by_source else np.zeros(count, np.uint8)
     edges = np.concatenate([[0], np.flatnonzero(np.diff(label)) + 1, [len(label)]])
-    group = np.searchsorted(edges, np.arange(len(label)), side="right") - 1
-    return _Text(tokens.ids, sentences, documents, edges[group], edges[group + 1])
+    if (fewest := int(np.diff(edges).min())) < 2:
+        raise RequestError(_too_few(pairs, fewest))
+    if by_source or document[0] == document[-1]:  # in an epoch with weights, one document alone has no other in it
+        group = np.searchsorted(edges, document, side="right") - 1
+        return _Others(documents[:-1], documents[1:], edges[group], edges[group + 1], document, document + 1)
+    starts = np.searchsorted(document, document)
+    ends = np.searchsorted(document, document, side="right")
+    whole = np.zeros_like(document), np.full_like(document, len(document))
+    return _Others(text.first, text.last, *whole, starts, ends)
 
 
 def _targets(pairs: Pairs, room: int, key: U64) -> I64:
@@ -107,12 +173,12 @@ def _targets(pairs: Pairs, room: int, key: U64) -> I64:
     return np.where(short, 2 + below(extend(key, _TARGET), room - 1), room)
 
 
-def _single_rows(tokens: Tokens, pairs: Pairs, room: int, epoch_key: U64) -> NDArray[Any]:
+def _single_rows(tokens: Tokens, chosen: I64, number: I64, pairs: Pairs, room: int, epoch_key: U64) -> NDArray[Any]:
     """Rows of whole sentences of one document, none lost."""
     sentences = np.asarray(tokens.sentences)
     starts = sentences[tokens.documents]
-    position, ends = starts[:-1].copy(), starts[1:]
-    document_key = extend(epoch_key, np.arange(len(ends)))
+    position, ends = starts[chosen], starts[chosen + 1]
+    document_key = extend(epoch_key, number)
     made = []
     document = np.arange(len(ends))
     turn = 0
@@ -129,17 +195,45 @@ def _single_rows(tokens: Tokens, pairs: Pairs, room: int, epoch_key: U64) -> NDA
     return np.concatenate(made)
 
 
-def _pair_rows(text: _Text, pairs: Pairs, room: int, epoch_key: U64) -> NDArray[Any]:
+def _ordered_rows(text: _Text, pairs: Pairs, room: int, epoch_key: U64) -> NDArray[Any]:
+    """As ``_pair_rows``, with both segments from one place, swapped in half of the rows."""
+    offsets = text.sentences
+    cursor = text.first.copy()
+    document = np.flatnonzero(text.last - text.first >= 2)
+    document_key = extend(epoch_key, text.number)
+    made = [np.empty(0, ROW)]
+    turn = 0
+    while len(document):
+        key = extend(document_key[document], turn)
+        first, last = cursor[document], text.last[document]
+        target = _targets(pairs, room, key)
+        end = np.minimum(np.searchsorted(offsets, offsets[first] + target), last)
+        end = np.where((end - first < 2) & (end < last), end + 1, end)
+        first = np.where(end - first < 2, first - 1, first)
+        split = first + 1 + below(extend(key, _SPLIT), end - first - 1)
+        swapped = uniform(extend(key, _RANDOM)) < _SWAPPED
+        front, middle, back = offsets[first], offsets[split], offsets[end]
+        # Swapped before it is cut: which side loses more tells nothing about the label.
+        a_start, b_start = np.where(swapped, middle, front), np.where(swapped, front, middle)
+        a_length = np.where(swapped, back - middle, middle - front)
+        made.append(_truncated(a_start, a_length, b_start, back - front - a_length, np.zeros_like(swapped), room, key))
+        cursor[document] = end
+        document = document[end < last]
+        turn += 1
+    return np.concatenate(made)
+
+
+def _pair_rows(text: _Text, others: _Others, pairs: Pairs, room: int, epoch_key: U64) -> NDArray[Any]:
     """One row a turn from each document that is not used up."""
     offsets = text.sentences
-    cursor = text.documents[:-1].copy()
+    cursor = text.first.copy()
     document = np.arange(len(cursor))
-    document_key = extend(epoch_key, document)
+    document_key = extend(epoch_key, text.number)
     made = []
     turn = 0
     while len(document):
         key = extend(document_key[document], turn)
-        first, last = cursor[document], text.documents[document + 1]
+        first, last = cursor[document], text.last[document]
         target = _targets(pairs, room, key)
         end = np.minimum(np.searchsorted(offsets, offsets[first] + target), last)
         split = first + 1 + below(extend(key, _SPLIT), np.maximum(end - first - 1, 1))
@@ -148,7 +242,7 @@ def _pair_rows(text: _Text, pairs: Pairs, room: int, epoch_key: U64) -> NDArray[
         a_start, a_length = offsets[first], offsets[split] - offsets[first]
         b_start, b_end = offsets[split].copy(), offsets[end].copy()
         chosen = np.flatnonzero(is_random)
-        repeats = _draw_other(text, chosen, document, key, split, target - a_length, b_start, b_end)
+        repeats = _draw_other(text, others, chosen, document, key, split, target - a_length, b_start, b_end)
         # Where only copies of the true continuation were drawn, the pair is a true one, or none.
         is_random[repeats] = False
         b_start[repeats], b_end[repeats] = offsets[split[repeats]], offsets[end[repeats]]
@@ -162,6 +256,7 @@ def _pair_rows(text: _Text, pairs: Pairs, room: int, epoch_key: U64) -> NDArray[
 
 def _draw_other(
     text: _Text,
+    others: _Others,
     chosen: I64,
     document: I64,
     key: U64,
@@ -174,20 +269,22 @@ def _draw_other(
 
     Returns the rows for which every try gave the text of the true continuation.
     """
-    offsets, documents = text.sentences, text.documents
+    offsets = text.sentences
     for attempt in range(_TRIES):
         if not len(chosen):
             break
         own = document[chosen]
-        group = text.group_starts[own]
-        other = group + below(extend(key[chosen], _DOCUMENT, attempt), text.group_ends[own] - group - 1)
-        other += other >= own
-        within = below(extend(key[chosen], _SENTENCE, attempt), documents[other + 1] - documents[other])
-        sentence = documents[other] + within
+        group, skipped = others.group_starts[own], others.own_starts[own]
+        copies = others.own_ends[own] - skipped
+        number = others.group_ends[own] - group - copies
+        other = group + below(extend(key[chosen], _DOCUMENT, attempt), number)
+        other += np.where(other >= skipped, copies, 0)
+        within = below(extend(key[chosen], _SENTENCE, attempt), others.last[other] - others.first[other])
+        sentence = others.first[other] + within
         start = offsets[sentence]
         end = np.searchsorted(offsets, start + np.maximum(wanted[chosen], 1))
-        b_start[chosen], b_end[chosen] = start, offsets[np.minimum(end, documents[other + 1])]
-        true_start, true_end = offsets[split[chosen]], offsets[documents[own + 1]]
+        b_start[chosen], b_end[chosen] = start, offsets[np.minimum(end, others.last[other])]
+        true_start, true_end = offsets[split[chosen]], offsets[text.last[own]]
         chosen = chosen[_equal(text.ids, start, b_end[chosen], true_start, true_end)]
     return chosen
 

@@ -17,13 +17,13 @@ from bertpt.config import Config
 from bertpt.config.schema import AnySource
 from bertpt.data.corpus_report import CHANGES, ends_at_blank_lines
 from bertpt.data.documents import Document, iter_documents
-from bertpt.data.download import source_labels
 from bertpt.data.gather import RepeatedLines
 from bertpt.data.inspect import layout
 from bertpt.data.inspect.layout import Bucket, bars, histogram, sections, table
 from bertpt.data.locate import documents_dir, finished, store_dir
 from bertpt.data.sentences import split_sentences
 from bertpt.data.sizes import corpus_size
+from bertpt.data.sources.base import source_labels
 from bertpt.data.sources.local_files import human_size
 from bertpt.data.store import SPLITS
 from bertpt.errors import RequestError
