@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from bertpt.config.languages import language_code
-from bertpt.config.schema import AnySource, Config, FilesSource, HubSource, Masking, Source, WikidumpSource
+from bertpt.config.schema import AnySource, Config, Corpus, FilesSource, HubSource, Masking, Source, WikidumpSource
 from bertpt.errors import RequestError
 
 SHOWN = 60  # most characters of a faulty value in a message
@@ -35,6 +35,7 @@ def impossible(config: Config) -> Iterator[Impossible]:
     yield from _tokenizer(config)
     yield from _examples(config)
     yield from _heldout(config)
+    yield from _quality(config)
     yield from _sources(config)
     yield from _language(config)
 
@@ -135,6 +136,23 @@ def _heldout(config: Config) -> Iterator[Impossible]:
             ("corpus.heldout.min_documents", "corpus.heldout.max_documents"),
             f"corpus.heldout.max_documents: {heldout.max_documents} is below min_documents {heldout.min_documents};"
             f" set {heldout.min_documents} or more",
+        )
+
+
+def _quality(config: Config) -> Iterator[Impossible]:
+    corpus = config.corpus
+    if corpus.max_letters is not None and corpus.min_letters > corpus.max_letters:
+        yield Impossible(
+            ("corpus.min_letters", "corpus.max_letters"),
+            f"corpus.max_letters: {corpus.max_letters} is below corpus.min_letters {corpus.min_letters}, so no document"
+            " would be kept",
+        )
+    usual = Corpus.model_fields["similarity"].default
+    if corpus.similarity != usual and corpus.deduplicate != "near-duplicates":
+        yield Impossible(
+            ("corpus.similarity", "corpus.deduplicate"),
+            f"corpus.similarity: {corpus.similarity} has no effect with corpus.deduplicate: {corpus.deduplicate}; set"
+            f" corpus.deduplicate=near-duplicates, or leave it at {usual}",
         )
 
 

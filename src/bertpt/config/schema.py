@@ -223,12 +223,23 @@ class Corpus(Section):
     )
     limit: Limit = Limit()
     heldout: Heldout = Heldout()
-    deduplicate: Literal["none", "documents"] = Field(
+    deduplicate: Literal["none", "documents", "near-duplicates"] = Field(
         "none",
-        description="documents: of training documents with the same text the first is kept; none: all are. Copies are"
-        " counted in any case.",
+        description="documents: of training documents with the same text the first is kept; near-duplicates: also of"
+        " those that nearly repeat another one (3.5 KB of memory a document); none: all are. Copies are counted in any"
+        " case.",
+    )
+    similarity: Annotated[float, Field(gt=0.0, le=1.0), NoSwitch] = Field(
+        0.8, description="deduplicate near-duplicates: Jaccard similarity of word 5-grams from which one is dropped."
+    )
+    max_line_documents: Positive | None = Field(
+        None,
+        description="A line that stands in more documents than this, word for word, is taken out of all of them"
+        " (menus, licences); null: none is.",
     )
     min_sentences: Positive = Field(1, description="Shorter documents are dropped and counted.")
+    min_letters: Count = Field(0, description="Documents of fewer characters are dropped and counted.")
+    max_letters: Positive | None = Field(None, description="Documents of more characters are dropped and counted.")
 
     @property
     def folder(self) -> str:
