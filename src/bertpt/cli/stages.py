@@ -27,7 +27,7 @@ def _dry(configuration: Configuration, quiet: bool, as_json: bool) -> None:
 
 
 def _stage_command(stage: str, module: str, example: str) -> Callable[..., None]:
-    """A command that runs one data stage; all three have the same options."""
+    """A command that runs one data stage; these have the same options."""
 
     def command(
         config: options.Config = "base",
@@ -39,26 +39,68 @@ def _stage_command(stage: str, module: str, example: str) -> Callable[..., None]
         quiet: options.Quiet = False,
         debug: options.Debug = False,
     ) -> None:
-        from importlib import import_module
-
-        configuration = options.load(config, overrides, data_dir)
-        if dry_run:
-            return _dry(configuration, quiet, as_json)
-        run = getattr(import_module(module), stage.replace("-", "_"))
-        result: Any = run(configuration, overwrite=overwrite, say=options.sayer(quiet), progress=not quiet)
-        if as_json:
-            typer.echo(json.dumps({"directory": str(result.directory), "skipped": result.skipped, **result.manifest}))
-        else:
-            typer.echo(result.directory)
-        return None
+        _stage(stage, module, options.load(config, overrides, data_dir), overwrite, dry_run, as_json, quiet)
 
     return command
 
 
+def _stage(
+    stage: str, module: str, configuration: Configuration, overwrite: bool, dry_run: bool, as_json: bool, quiet: bool
+) -> None:
+    from importlib import import_module
+
+    if dry_run:
+        return _dry(configuration, quiet, as_json)
+    run = getattr(import_module(module), stage.replace("-", "_"))
+    result: Any = run(configuration, overwrite=overwrite, say=options.sayer(quiet), progress=not quiet)
+    if as_json:
+        typer.echo(json.dumps({"directory": str(result.directory), "skipped": result.skipped, **result.manifest}))
+    else:
+        typer.echo(result.directory)
+    return None
+
+
+def download(
+    config: options.Config = "base",
+    overrides: options.Set = None,
+    data_dir: options.DataDir = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Only compare the finished documents with the hashes in their manifest.")
+    ] = False,
+    overwrite: options.Overwrite = False,
+    dry_run: options.DryRun = False,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+    debug: options.Debug = False,
+) -> None:
+    """Get the corpus that the configuration names, cleaned and split."""
+    from bertpt.errors import RequestError
+
+    if not verify:
+        return _stage(
+            "download",
+            "bertpt.data.download",
+            options.load(config, overrides, data_dir),
+            overwrite,
+            dry_run,
+            as_json,
+            quiet,
+        )
+    if overwrite or dry_run:
+        raise RequestError(f"--verify: writes nothing; leave {'--overwrite' if overwrite else '--dry-run'} out")
+    from bertpt.data.verify import verify_documents
+
+    found = verify_documents(options.load(config, overrides, data_dir), progress=not quiet)
+    typer.echo(json.dumps(found.as_dict()) if as_json else found.line())
+    return None
+
+
 def register(app: typer.Typer) -> None:
     """Add the commands to the program, in the order of the pipeline."""
+    app.command("download", epilog=options.examples("bertpt download --config demo", "bertpt download --verify"))(
+        download
+    )
     for stage, module, text in (
-        ("download", "bertpt.data.download", "Get the corpus that the configuration names, cleaned and split."),
         (
             "train-tokenizer",
             "bertpt.data.tokenizer",

@@ -18,6 +18,7 @@ from typing import Any, Protocol, cast
 from bertpt.config import plain
 from bertpt.config.schema import AnySource, Config, Corpus, FilesSource, HubSource
 from bertpt.data.boilerplate import Removed, without_repeated_lines
+from bertpt.data.cached import downloads_dir
 from bertpt.data.corpus_report import announce, check_space, counts_of, ends_at_blank_lines, report, warnings
 from bertpt.data.documents import DocumentWriter
 from bertpt.data.gather import Gathered, Keeps, gather
@@ -77,7 +78,7 @@ def download(
         BertptError: a download or the writing failed.
     """
     directory = documents_dir(config)
-    reading = Reading(Path(config.data_dir) / "downloads", config.corpus.encoding_errors, say=say)
+    reading = Reading(downloads_dir(config.data_dir), config.corpus.encoding_errors, say=say)
     previous = existing(directory, overwrite)
     plan, unreachable = _plan_or_why_not(config.corpus, reading)
     if previous is not None:
@@ -200,9 +201,10 @@ def _no_empty_folders(*folders: Path) -> Iterator[None]:
 
 def _make(directory: Path, plan: _Plan, config: Config, say: Say, progress: bool) -> StageResult:
     corpus = config.corpus
-    for line in announce(plan.sources):
+    downloads = downloads_dir(config.data_dir)
+    for line in announce(plan.sources, downloads):
         say(line)
-    check_space(directory, plan.sources)
+    check_space(directory, plan.sources, downloads, corpus.limit.bytes)
     with staged_directory(directory) as aside:
         work = aside / "unsplit"
         work.mkdir()
@@ -292,7 +294,7 @@ def _gather(label: str, source: AnySource, writer: DocumentWriter, config: Confi
     corpus = config.corpus
     with Progress(f"download {label}", unit="documents", shown=shown) as progress:
         reading = Reading(
-            Path(config.data_dir) / "downloads",
+            downloads_dir(config.data_dir),
             corpus.encoding_errors,
             say=lambda message: progress.note(message, say),
             max_documents=corpus.limit.documents,
