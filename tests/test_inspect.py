@@ -152,7 +152,7 @@ def test_repeats_and_what_was_dropped_are_told(tmp_path: Path) -> None:
     assert figures.repeated_documents == len(train) - len(set(train)) > 0
     assert figures.repeated_lines_share > 0.4
     text = "\n".join(figures.lines())
-    assert "1 control characters replaced by spaces" in text
+    assert "1 control character replaced by spaces" in text
     assert "of the lines repeat another line; was the text cleaned after scraping?" in text
     assert "corpus.deduplicate: documents" in text
     assert figures.sources[0].changes["controls"] == 1

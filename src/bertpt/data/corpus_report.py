@@ -12,6 +12,7 @@ from bertpt.data.cached import is_cached, stated_bytes, to_download
 from bertpt.data.gather import HELDOUT, Gathered
 from bertpt.data.sources import local_files
 from bertpt.errors import BertptError
+from bertpt.progress import counted
 
 _WARN_SHARE = 0.1
 _UNPACKED = 2.5  # text beside the same text in Parquet with zstd
@@ -160,7 +161,8 @@ def report(source: Gathered) -> str:
     counts = source.counts
     kept = counts["documents"] + counts["heldout"]
     line = (
-        f"{source.label}: {kept:,} documents ({counts['heldout']:,} held out), {counts['lines']:,} lines,"
-        f" {local_files.human_size(counts['text_bytes'])}, median {source.median_lines:g} lines per document"
+        f"{source.label}: {counted(kept, 'documents')} ({counts['heldout']:,} held out),"
+        f" {counted(counts['lines'], 'lines')}, {local_files.human_size(counts['text_bytes'])},"
+        f" median {source.median_lines:g} lines per document"
     )
-    return "; ".join([line, *(f"{counts[key]:,} {note}" for key, note in CHANGES.items() if counts[key])])
+    return "; ".join([line, *(counted(counts[key], note) for key, note in CHANGES.items() if counts[key])])

@@ -10,7 +10,7 @@ from bertpt.config import Config
 from bertpt.data.locate import documents_dir
 from bertpt.errors import RequestError
 from bertpt.files import MANIFEST, faulty_files, listed_files
-from bertpt.progress import Progress
+from bertpt.progress import Progress, counted
 
 _SHOWN = 10
 
@@ -29,7 +29,7 @@ class Verified:
 
     def line(self) -> str:
         """For people."""
-        return f"{self.directory}: {self.files:,} files, {self.bytes:,} bytes, all as the manifest says"
+        return f"{self.directory}: {counted(self.files, 'files')}, {self.bytes:,} bytes, all as the manifest says"
 
 
 def verify_documents(config: Config, *, progress: bool = True) -> Verified:
@@ -46,7 +46,7 @@ def verify_documents(config: Config, *, progress: bool = True) -> Verified:
     with Progress("verify", unit="files", total=len(listed), shown=progress) as shown:
         faults = list(faulty_files(directory, listed, tick=shown.add))
     if faults:
-        more = [f"{len(faults) - _SHOWN} more files like these"] if len(faults) > _SHOWN else []
+        more = [f"{counted(len(faults) - _SHOWN, 'more files')} like these"] if len(faults) > _SHOWN else []
         mend = f"{directory}: `bertpt download --overwrite` with the same configuration makes the documents again"
         raise RequestError([*faults[:_SHOWN], *more, mend])
     return Verified(directory, len(listed), sum(facts["bytes"] for facts in listed.values()))

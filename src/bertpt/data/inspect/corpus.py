@@ -27,7 +27,7 @@ from bertpt.data.sources.base import source_labels
 from bertpt.data.sources.local_files import human_size
 from bertpt.data.store import SPLITS
 from bertpt.errors import RequestError
-from bertpt.progress import Progress
+from bertpt.progress import Progress, counted
 
 SENTENCE_LOWS = (1, 2, 3, 5, 9, 17, 33, 65, 129, 257, 513, 1025)
 LETTER_LOWS = (1, 100, 300, 1_000, 3_000, 10_000, 30_000, 100_000, 300_000, 1_000_000)
@@ -282,7 +282,8 @@ def _parts(figures: CorpusFigures) -> Iterator[tuple[str, list[str]]]:
     yield "To note", [f"  {line}" for line in _notes(figures)]
     for sample in figures.samples:
         shown = layout.shortened(" | ".join(sample.sentences[:12]), 600)
-        name = f"{sample.name} ({sample.source}, {sample.split}, {len(sample.sentences):,} sentences, parted by |)"
+        number = counted(len(sample.sentences), "sentences")
+        name = f"{sample.name} ({sample.source}, {sample.split}, {number}, parted by |)"
         yield f"Sample: {name}", layout.paragraph(shown)
 
 
@@ -300,17 +301,17 @@ def _legend(figures: CorpusFigures) -> str:
 def _changes(figures: CorpusFigures) -> list[str]:
     lines = []
     for source in figures.sources:
-        found = [f"{count:,} {CHANGES.get(key, key.replace('_', ' '))}" for key, count in source.changes.items()]
+        found = [counted(count, CHANGES.get(key, key.replace("_", " "))) for key, count in source.changes.items()]
         lines.append(f"  {source.label}: {'; '.join(found) or 'nothing'}")
     for split, counts in figures.prepared.items():
-        found = [f"{count:,} {PREPARED[key]}" for key, count in counts.items() if count]
+        found = [counted(count, PREPARED[key]) for key, count in counts.items() if count]
         lines.append(f"  token store, {split}: {'; '.join(found) or 'nothing'}")
     return lines
 
 
 def _notes(figures: CorpusFigures) -> Iterator[str]:
     total = sum(source.documents + source.heldout for source in figures.sources)
-    yield f"{figures.repeated_documents:,} of {total:,} documents repeat another one word for word" + (
+    yield f"{figures.repeated_documents:,} of {counted(total, 'documents')} repeat another one word for word" + (
         "; corpus.deduplicate: documents keeps the first only" if figures.repeated_documents else ""
     )
     cleaned = "; was the text cleaned after scraping?" if figures.repeated_lines_share > _WARN_REPEATED else ""

@@ -22,6 +22,7 @@ from bertpt.data.plan import PAIR_WORDS, pair_labels, plan_epoch
 from bertpt.data.random import bits
 from bertpt.data.store import Tokens, TokenStore
 from bertpt.data.wordpiece import WordPieceTokenizer, load_tokenizer
+from bertpt.progress import counted
 
 MAX_DOCUMENTS = 50_000
 MASKED_ROWS = 20_000  # rows that are masked for the statistics
@@ -312,7 +313,7 @@ def _parts(figures: PairFigures) -> Iterator[tuple[str, list[str]]]:
         "order": "pairs of segments in order or swapped",
         "none": "rows of one document, without pairs",
     }
-    seen = f"{figures.documents:,} training documents"
+    seen = counted(figures.documents, "training documents")
     if figures.documents < figures.of_documents:
         seen += f", spread over all {figures.of_documents:,}: rows like those of training, not the same"
     yield (
@@ -321,9 +322,9 @@ def _parts(figures: PairFigures) -> Iterator[tuple[str, list[str]]]:
     )
     masking = figures.settings["masking"]
     for rows in figures.lengths:
-        yield f"Length {rows.length}: {rows.rows:,} rows", [f"  {line}" for line in _row_lines(rows, figures)]
+        yield f"Length {rows.length}: {counted(rows.rows, 'rows')}", [f"  {line}" for line in _row_lines(rows, figures)]
         yield "Tokens in a row, [CLS] and [SEP] included", bars(rows.tokens_per_row)
-        yield f"Masks of {rows.masks.rows:,} rows", [f"  {line}" for line in _mask_lines(rows.masks, masking)]
+        yield f"Masks of {counted(rows.masks.rows, 'rows')}", [f"  {line}" for line in _mask_lines(rows.masks, masking)]
         for example in rows.examples:
             yield _title(example), _example_lines(example)
 
@@ -347,7 +348,7 @@ def _row_lines(rows: RowFigures, figures: PairFigures) -> Iterator[str]:
         )
     if rows.swapped_share is not None:
         yield f"{rows.swapped_share:.1%} of the pairs are swapped" + (
-            f"; {rows.documents_without_row:,} documents are one sentence and give no row"
+            f"; {counted(rows.documents_without_row, 'documents are one sentence, without a row')}"
             if rows.documents_without_row
             else ""
         )
