@@ -12,7 +12,7 @@ from store_helpers import make_tokens, random_documents
 
 from bertpt.config.schema import Pairs
 from bertpt.data import baselines
-from bertpt.data.plan import plan_epoch
+from bertpt.data.plan import pair_labels, plan_epoch
 
 V = 20
 
@@ -116,11 +116,11 @@ def test_no_labels_have_no_loss() -> None:
     assert math.isnan(baselines.unigram_loss(none, np.full(V, 1 / V)))
 
 
-def test_pair_facts_name_the_sources_of_both_halves() -> None:
+def test_the_sources_of_both_halves_are_compared() -> None:
     sources = [0, 0, 0, 1, 1, 1]
     tokens = make_tokens(random_documents(6, sentences=(3, 9)), sources)
     rows = plan_epoch(tokens, Pairs(), length=24, seed=0, epoch=0)
-    is_random, same = baselines.pair_facts(tokens, rows)
+    is_random, same = pair_labels(rows, "next"), baselines.same_source(tokens, rows)
     starts = tokens.document_starts.tolist()
 
     def source(place: int) -> int:

@@ -171,7 +171,7 @@ def test_a_misspelt_key_or_choice_is_refused_with_the_nearest_name(minimal: Path
 
 def test_a_key_like_no_other_is_refused_with_those_known_there(minimal: Path) -> None:
     (fault,) = faults(minimal, "masking.zzz=1")
-    assert "rate, mask_share, random_share, whole_word" in fault
+    assert "rate, mask_share, random_share, unit" in fault
 
 
 IMPOSSIBLE = {
@@ -181,6 +181,9 @@ IMPOSSIBLE = {
     "train.schedule.warmup_steps=100": "below the 100 steps of all phases; 10 would be a tenth",
     "train.phases.0.accumulate=3": "does not divide train.phases.0.batch_size 256; the nearest that does is 2",
     "masking.random_share=0.5": "is above 1",
+    "masking.max_ngram=5": "has no effect with masking.unit: token; set masking.unit=ngram",
+    "corpus.sources=[{kind: docstrings, weight: 2}, {kind: files, path: x}]": "corpus.sources.1.weight: is required",
+    "corpus.sources=[{kind: docstrings, max_repeats: 2}]": "no effect without weights",
     "corpus.heldout.min_documents=3000": "corpus.heldout.max_documents: 2000 is below",
     "corpus.sources=[{kind: files, path: x, documents: group}]": "corpus.sources.0.group_column: is required",
     "corpus.sources=[{kind: hub, dataset: x, documents: heading}]": "corpus.sources.0.heading: is required",

@@ -18,9 +18,9 @@ import pytest
 from bertpt.config import plain
 from bertpt.config.schema import Config
 from bertpt.data.documents import Document, iter_documents
-from bertpt.data.download import download, source_labels
+from bertpt.data.download import download
 from bertpt.data.gather import RepeatedLines
-from bertpt.data.sources.base import RawDocument, Reading, SourceUnreachable
+from bertpt.data.sources.base import RawDocument, Reading, SourceUnreachable, source_labels
 from bertpt.data.stage import StageResult
 from bertpt.errors import RequestError
 
@@ -327,10 +327,10 @@ def test_a_killed_download_leaves_no_documents_and_keeps_finished_ones(tmp_path:
     code = (
         "import sys, time; from bertpt.config.schema import Config; from bertpt.data import download as d\n"
         "import bertpt.data.gather as g\n"
-        "original = g._note\n"
+        "original = g.note\n"
         "def slow(*a):\n"
         "    original(*a); print('reading', flush=True); time.sleep(0.05)\n"
-        "g._note = slow\n"
+        "g.note = slow\n"
         "d.download(Config.model_validate_json(sys.argv[1]), overwrite=True)\n"
     )
     command = [sys.executable, "-c", code, settings.model_dump_json(by_alias=True)]

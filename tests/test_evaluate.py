@@ -94,7 +94,7 @@ def test_every_run_scores_the_same_rows_and_masks(store: TokenStore) -> None:
     for field in dataclasses.fields(Predictions):
         assert (getattr(first, field.name) == getattr(again, field.name)).all()
     # Whatever a run's own seed and masking are.
-    theirs = stream_of(store, masking={"rate": 0.4, "whole_word": True}, train={"seed": 9, "phases": [{"steps": 1}]})
+    theirs = stream_of(store, masking={"rate": 0.4, "unit": "whole-word"}, train={"seed": 9, "phases": [{"steps": 1}]})
     ours = stream_of(store)
     assert theirs.rows(0, 30).input_ids.tolist() == ours.rows(0, 30).input_ids.tolist()
 
@@ -214,7 +214,7 @@ class Cheat(nn.Module):
 
 def test_a_model_of_unigrams_scores_what_its_baseline_says(store: TokenStore) -> None:
     found = predict_heldout(Cheat(store, knows=False), stream_of(store), max_rows=1000)  # type: ignore[arg-type]
-    scores, beside = compare(store, found)
+    scores, beside = compare(store, found, "next")
     assert scores["mlm_loss"] == pytest.approx(beside["unigram_loss"], rel=1e-5)
     assert scores["mlm_accuracy"] == beside["most_frequent_accuracy"]
     assert scores["nsp_loss"] == pytest.approx(math.log(2), rel=1e-5)
@@ -226,7 +226,7 @@ def test_a_model_of_unigrams_scores_what_its_baseline_says(store: TokenStore) ->
 
 def test_a_model_that_knows_the_answers_scores_full_marks(store: TokenStore) -> None:
     found = predict_heldout(Cheat(store, knows=True), stream_of(store), max_rows=1000)  # type: ignore[arg-type]
-    scores, _ = compare(store, found)
+    scores, _ = compare(store, found, "next")
     assert scores["mlm_loss"] == pytest.approx(0, abs=1e-6)
     assert scores["mlm_perplexity"] == pytest.approx(1)
     assert scores["mlm_accuracy"] == scores["nsp_accuracy"] == scores["nsp_balanced_same_source"] == 1

@@ -57,7 +57,7 @@ def test_words_become_entries_at_the_end_and_all_old_ids_stay(given: Path, tmp_p
     line = next(line for line in said if "added" in line)
     assert str(words) in line
     assert "3 words added" in line
-    assert "1 were entries already, 1 repeated, 2 blank lines" in line
+    assert "1 entry already, 1 repeated, 2 blank lines" in line
     [ids] = tokenizer.encode_sentences(["STENT"])
     assert ids == [len(TOKENS) + 1]
 

@@ -152,7 +152,7 @@ def test_repeats_and_what_was_dropped_are_told(tmp_path: Path) -> None:
     assert figures.repeated_documents == len(train) - len(set(train)) > 0
     assert figures.repeated_lines_share > 0.4
     text = "\n".join(figures.lines())
-    assert "1 control characters replaced by spaces" in text
+    assert "1 control character replaced by spaces" in text
     assert "of the lines repeat another line; was the text cleaned after scraping?" in text
     assert "corpus.deduplicate: documents" in text
     assert figures.sources[0].changes["controls"] == 1
@@ -279,6 +279,37 @@ def test_random_and_true_pairs_are_shown_in_turn_and_the_seed_chooses(config: Co
     first = shown(0).lengths[0].examples
     assert Counter(example.label for example in first) == {"B follows A": 2, "B is random": 2}
     assert first == shown(0).lengths[0].examples != shown(1).lengths[0].examples
+
+
+def test_rows_in_order_are_told_in_words_and_are_those_of_training(tiny: Tiny) -> None:
+    config = tiny.config(tiny.folder / "runs", pairs={"rule": "order"}, masking={"unit": "ngram", "dupe_factor": 1})
+    store, tokenizer = TokenStore.open(finished_store(config)), load_tokenizer(tokenizer_dir(config))
+    figures = inspect_pairs(config, lengths=[32], samples=6)
+    (rows,) = figures.lengths
+    assert Counter(example.label for example in rows.examples) == {"in order": 3, "swapped": 3}
+    assert rows.random_share is None
+    assert rows.swapped_share == pytest.approx(0.5, abs=0.15)
+    stream = BatchStream.create(
+        store, "train", pairs=config.pairs, masking=config.masking, length=32, batch_size=1, seed=0
+    )
+    for example in rows.examples:
+        batch = stream[example.row]
+        assert batch.next_sentence_label is not None
+        assert example.tokens == [tokenizer.token(index) for index in batch.input_ids.tolist()]
+        assert example.label == ["in order", "swapped"][int(batch.next_sentence_label)]
+    text = "\n".join(figures.lines())
+    assert "pairs of segments in order or swapped" in text
+    assert "of the pairs are swapped" in text
+    assert "random B" not in text
+
+
+def test_weights_of_sources_are_shown_with_what_they_make(tiny: Tiny) -> None:
+    sources = [{"kind": "files", "path": str(tiny.folder / "text"), "documents": "file", "weight": 2, "max_repeats": 3}]
+    config = tiny.config(tiny.folder / "runs", corpus={"sources": sources})
+    figures = inspect_pairs(config, lengths=[32])
+    assert figures.repeats == {"text": 1.0}
+    assert figures.lengths[0].tokens_by_source == {"text": 1.0}
+    assert "  text: 1.00 times in an epoch, 100.0% of the tokens" in figures.lines()
 
 
 def test_rows_without_pairs_have_no_label_and_no_second_segment(tiny: Tiny) -> None:

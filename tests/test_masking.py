@@ -67,7 +67,7 @@ def chosen_places(row: list[int], key: int, rule: Masker, cap: int) -> list[int]
     for place, token in enumerate(row):
         if token in specials:
             continue
-        begins = not rule.settings.whole_word or not rule.continues_word[token]
+        begins = rule.settings.unit == "token" or not rule.continues_word[token]
         if begins or not words or words[-1][-1] != place - 1:
             words.append([])
         words[-1].append(place)
@@ -82,11 +82,11 @@ def chosen_places(row: list[int], key: int, rule: Masker, cap: int) -> list[int]
     return sorted(taken)
 
 
-@pytest.mark.parametrize("whole_word", [False, True])
+@pytest.mark.parametrize("unit", ["token", "whole-word"])
 @pytest.mark.parametrize("rate", [0.02, 0.15, 0.5, 0.9])
 @pytest.mark.parametrize("special", [SPECIAL, SCATTERED])
-def test_the_choice_is_that_of_a_walk_through_each_row(whole_word: bool, rate: float, special: dict[str, int]) -> None:
-    rule = masker(special, whole_word=whole_word, rate=rate)
+def test_the_choice_is_that_of_a_walk_through_each_row(unit: str, rate: float, special: dict[str, int]) -> None:
+    rule = masker(special, unit=unit, rate=rate)
     rows = text_rows(150, (1, 60), special)
     rows[5] = [special["cls"], special["sep"]]
     rows[9] = [special["cls"], 298, 297, 296, 295, special["sep"], 294, 293, special["sep"]]  # pieces without a head
@@ -178,18 +178,18 @@ def test_every_row_has_a_prediction_and_at_most_the_cap(length: int) -> None:
 # --- small and odd rows ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("whole_word", [False, True])
-def test_rows_with_one_maskable_token_or_none(whole_word: bool) -> None:
+@pytest.mark.parametrize("unit", ["token", "whole-word"])
+def test_rows_with_one_maskable_token_or_none(unit: str) -> None:
     cls, sep, unk = SPECIAL["cls"], SPECIAL["sep"], SPECIAL["unk"]
     rows = [[cls, 50, sep], [cls, unk, sep], [cls, unk, 60, sep, unk, sep], [cls, sep], []]
     ids, lengths = packed(rows)
-    masked, positions, labels = masker(whole_word=whole_word)(ids, lengths, row_keys(0, 0, np.arange(5)), 20)
+    masked, positions, labels = masker(unit=unit)(ids, lengths, row_keys(0, 0, np.arange(5)), 20)
     assert positions.tolist() == [1, 8]
     assert labels.tolist() == [50, 60]
     assert len(masked) == len(ids)
-    nothing = masker(whole_word=whole_word)(*packed([[cls, unk, sep]]), row_keys(0, 0, np.arange(1)), 20)
+    nothing = masker(unit=unit)(*packed([[cls, unk, sep]]), row_keys(0, 0, np.arange(1)), 20)
     assert [array.tolist() for array in nothing] == [[cls, unk, sep], [], []]
-    empty = masker(whole_word=whole_word)(*packed([]), row_keys(0, 0, np.arange(0)), 20)
+    empty = masker(unit=unit)(*packed([]), row_keys(0, 0, np.arange(0)), 20)
     assert [array.tolist() for array in empty] == [[], [], []]
 
 
@@ -213,7 +213,7 @@ def worded_rows(count: int, seed: int = 0) -> list[list[int]]:
 def test_whole_words_are_chosen_with_all_their_pieces_at_the_asked_rate() -> None:
     rows = worded_rows(2500)
     ids, lengths = packed(rows)
-    rule = masker(whole_word=True)
+    rule = masker(unit="whole-word")
     masked, positions, labels = rule(ids, lengths, row_keys(1, 0, np.arange(len(rows))), 20)
     for row, found in zip(rows, split_rows(labels, positions, lengths), strict=True):
         places = {place for place, _ in found}
@@ -233,7 +233,7 @@ def test_whole_words_are_chosen_with_all_their_pieces_at_the_asked_rate() -> Non
 
 def test_a_row_of_one_long_word_predicts_the_whole_word() -> None:
     row = [SPECIAL["cls"], 50, 201, 202, 203, 204, SPECIAL["sep"]]
-    _, positions, _ = masker(whole_word=True)(*packed([row]), row_keys(0, 0, np.arange(1)), 2)
+    _, positions, _ = masker(unit="whole-word")(*packed([row]), row_keys(0, 0, np.arange(1)), 2)
     assert positions.tolist() == [1, 2, 3, 4, 5]
 
 
@@ -241,7 +241,7 @@ def test_a_row_cut_inside_a_word_does_not_join_the_row_before_it() -> None:
     sep = SPECIAL["sep"]
     rows = [[SPECIAL["cls"], 50, sep, 201, 202, sep]] * 400
     ids, lengths = packed(rows)
-    _, positions, labels = masker(whole_word=True)(ids, lengths, row_keys(0, 0, np.arange(400)), 2)
+    _, positions, labels = masker(unit="whole-word")(ids, lengths, row_keys(0, 0, np.arange(400)), 2)
     seen = {tuple(place for place, _ in found) for found in split_rows(labels, positions, lengths)}
     assert seen == {(1,)}  # of 3 tokens 1 is asked for; were 201 a piece of 50's word, it would come with it
 
@@ -249,11 +249,11 @@ def test_a_row_cut_inside_a_word_does_not_join_the_row_before_it() -> None:
 # --- repeatability -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("whole_word", [False, True])
-def test_a_row_gets_the_same_mask_alone_and_in_any_batch(whole_word: bool) -> None:
+@pytest.mark.parametrize("unit", ["token", "whole-word"])
+def test_a_row_gets_the_same_mask_alone_and_in_any_batch(unit: str) -> None:
     rows = text_rows(60, (1, 80))
     keys = row_keys(5, 2, np.arange(60))
-    rule = masker(whole_word=whole_word)
+    rule = masker(unit=unit)
 
     def masks(order: list[int]) -> list[tuple[list[int], list[tuple[int, int]]]]:
         ids, lengths = packed([rows[i] for i in order])

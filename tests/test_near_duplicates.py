@@ -13,7 +13,7 @@ from stage_helpers import wordy_documents
 from bertpt.config.schema import Config
 from bertpt.data.documents import iter_documents
 from bertpt.data.download import download
-from bertpt.data.near_duplicates import HeldoutIndex, bands_for, shingles, words_of
+from bertpt.data.near_duplicates import DocumentIndex, bands_for, shingles, words_of
 from bertpt.data.stage import StageResult
 from bertpt.errors import RequestError
 
@@ -70,7 +70,7 @@ def test_what_is_found_is_what_the_definition_says(tmp_path: Path) -> None:
     heldout = [text.replace("\n", " ") for text in wordy_documents(30, seed=1)]
     train = [disturbed(draw.choice(heldout), draw.randint(0, 12), draw) for _ in range(400)]
     for threshold in (0.5, 0.8, 0.95):
-        index = HeldoutIndex(threshold, tmp_path / "hashes")
+        index = DocumentIndex(threshold, tmp_path / "hashes")
         for text in heldout:
             index.add(text)
         expected = [max(plain_jaccard(text, other) for other in heldout) >= threshold for text in train]
@@ -93,7 +93,7 @@ def test_case_punctuation_and_line_ends_make_no_difference() -> None:
 
 
 def test_scripts_without_spaces_are_compared_letter_by_letter(tmp_path: Path) -> None:
-    index = HeldoutIndex(0.8, tmp_path / "hashes")
+    index = DocumentIndex(0.8, tmp_path / "hashes")
     text = "".join(map(chr, range(0x4E00, 0x4E00 + 100)))
     index.add(text + "。")
     assert index.resembles(text[:-1] + "一")
@@ -101,7 +101,7 @@ def test_scripts_without_spaces_are_compared_letter_by_letter(tmp_path: Path) ->
 
 
 def test_short_and_wordless_texts_are_no_trouble(tmp_path: Path) -> None:
-    index = HeldoutIndex(0.8, tmp_path / "hashes")
+    index = DocumentIndex(0.8, tmp_path / "hashes")
     for text in ("", "...", "one", "Two words"):
         index.add(text)
     assert len(index) == 2
@@ -186,14 +186,14 @@ def test_another_process_finds_the_same(tmp_path: Path) -> None:
     draw = random.Random(3)
     heldout = wordy_documents(5)
     others = [disturbed(text, changes, draw) for text in heldout for changes in range(0, 40, 2)]
-    index = HeldoutIndex(0.5, tmp_path / "here")
+    index = DocumentIndex(0.5, tmp_path / "here")
     for text in heldout:
         index.add(text)
     (tmp_path / "texts.json").write_text(json.dumps([heldout, others]), encoding="utf-8")
     code = (
-        "import json, pathlib, sys; from bertpt.data.near_duplicates import HeldoutIndex\n"
+        "import json, pathlib, sys; from bertpt.data.near_duplicates import DocumentIndex\n"
         "heldout, others = json.loads(pathlib.Path(sys.argv[1], 'texts.json').read_text(encoding='utf-8'))\n"
-        "index = HeldoutIndex(0.5, pathlib.Path(sys.argv[1], 'there'))\n"
+        "index = DocumentIndex(0.5, pathlib.Path(sys.argv[1], 'there'))\n"
         "[index.add(text) for text in heldout]\n"
         "print(json.dumps([index.resembles(text) for text in others]))"
     )

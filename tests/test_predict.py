@@ -344,6 +344,21 @@ def test_lines_of_a_file_and_of_stdin_are_the_same_texts(
     assert [json.loads(line)["text"] for line in of_file.split("\n")[:-1]] == ["the [MASK]", "a\u2028b [MASK]"]
 
 
+def test_blank_lines_ask_for_nothing_and_are_counted(
+    theirs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "lines.txt").write_bytes("the [MASK]\n\n \u3000\t\na [MASK]\n\n".encode())
+    assert bertpt(["predict", "fill-mask", "--model", str(theirs), "--file", str(tmp_path / "lines.txt")]) == 0
+    out, err = capsys.readouterr()
+    assert [line.partition(" [1]")[0] for line in out.splitlines()] == ["the [MASK]", "a [MASK]"]
+    assert "3 blank lines passed over" in err
+    (tmp_path / "lines.txt").write_bytes(b"\n")
+    assert bertpt(["predict", "fill-mask", "--model", str(theirs), "--file", str(tmp_path / "lines.txt")]) == 0
+    out, err = capsys.readouterr()
+    assert (out, "1 blank line passed over" in err) == ("", True)
+    assert bertpt(["predict", "fill-mask", "--model", str(theirs), ""]) == 2  # a text that was typed is no slip
+
+
 def test_faulty_lines_are_named_together_before_any_guess(
     theirs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

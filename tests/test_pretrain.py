@@ -181,6 +181,37 @@ def test_stop_and_resume_equal_the_uninterrupted_run(
     assert_same_result(pretrain(config, say=quiet).directory, uninterrupted)
 
 
+@pytest.mark.parametrize(
+    ("rule", "masking"),
+    [
+        ("order", {"unit": "ngram", "dupe_factor": 2}),
+        ("none", {"unit": "whole-word", "rate": 0.3, "mask_share": 0.5, "random_share": 0.5}),
+    ],
+)
+def test_every_objective_goes_on_as_if_it_had_not_stopped(
+    tiny: Tiny, tmp_path: Path, stop: StopAt, rule: str, masking: dict[str, Any]
+) -> None:
+    source = {"kind": "files", "path": str(tiny.folder / "text"), "documents": "file", "weight": 1.0}
+
+    def config(runs: str) -> Any:
+        return tiny.config(
+            tmp_path / runs,
+            corpus={"sources": [source]},
+            pairs={"rule": rule, "curriculum_epochs": 1},
+            masking=masking,
+        )
+
+    whole = pretrain(config("whole"), say=quiet).directory
+    stop.after(14)
+    with pytest.raises(Stopped):
+        pretrain(config("parts"), say=quiet)
+    stop.never()
+    again = pretrain(config("parts"), say=quiet).directory
+    assert_same_result(again, whole)
+    first = next(line for line in metrics(whole) if "mlm_loss" in line)
+    assert ("nsp_loss" in first) == (rule == "order")
+
+
 @pytest.mark.parametrize("batch", [2, 3 + 2, 3 * 3 + 3], ids=["first", "second", "last"])
 def test_a_signal_in_an_evaluation_puts_it_off(
     tiny: Tiny, uninterrupted: Path, tmp_path: Path, stop: StopAt, batch: int

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import io
 
-from bertpt.progress import Progress
+import pytest
+
+from bertpt.progress import Progress, counted
 
 
 class Terminal(io.StringIO):
@@ -66,3 +68,21 @@ def test_a_terminal_gets_a_bar_and_notes_through_ones_own_printer() -> None:
     assert " documents/s" in out.getvalue()
     assert "another\n" in out.getvalue()
     assert said == ["a note"]
+
+
+@pytest.mark.parametrize(
+    ("number", "things", "said"),
+    [
+        (0, "files", "0 files"),
+        (1, "files", "1 file"),
+        (1234, "files", "1,234 files"),
+        (1, "empty documents dropped", "1 empty document dropped"),
+        (1, "copies of held-out documents dropped", "1 copy of held-out documents dropped"),
+        (1, "bytes that are not UTF-8 replaced", "1 byte that is not UTF-8 replaced"),
+        (1, "lines that stand in more documents", "1 line that stands in more documents"),
+        (1, "files hold blank lines", "1 file holds blank lines"),
+        (1, "repeated", "1 repeated"),
+    ],
+)
+def test_one_thing_is_told_in_the_singular(number: int, things: str, said: str) -> None:
+    assert counted(number, things) == said

@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -166,9 +166,22 @@ def read_manifest(directory: Path) -> dict[str, Any] | None:
         RequestError: the manifest is damaged, of another format version, or files are missing or
             of another size than it says.
     """
-    path = directory / MANIFEST
-    if not path.is_file():
+    if not (directory / MANIFEST).is_file():
         return None
+    manifest = _known_manifest(directory)
+    for name, facts in manifest["files"].items():
+        file = directory / name
+        size = file.stat().st_size if file.is_file() else None
+        if size != facts["bytes"]:
+            raise RequestError(
+                f"{file}: {'missing' if size is None else f'{size} bytes'}, the manifest says {facts['bytes']} bytes;"
+                f" remove {directory} and make it again"
+            )
+    return manifest
+
+
+def _known_manifest(directory: Path) -> dict[str, Any]:
+    path = directory / MANIFEST
     manifest = read_json(path)
     known = isinstance(manifest, dict) and manifest.get("format") == FORMAT_VERSION
     if not known or not isinstance(manifest.get("files"), dict):
@@ -178,15 +191,35 @@ def read_manifest(directory: Path) -> dict[str, Any] | None:
         isinstance(f, dict) and {"bytes", "sha256"} <= set(f) for f in files.values()
     ):
         raise RequestError(f"{path}: damaged: it does not list files; remove {directory} and make it again")
-    for name, facts in files.items():
-        file = directory / name
-        size = file.stat().st_size if file.is_file() else None
-        if size != facts["bytes"]:
-            raise RequestError(
-                f"{file}: {'missing' if size is None else f'{size} bytes'}, the manifest says {facts['bytes']} bytes;"
-                f" remove {directory} and make it again"
-            )
     return dict(manifest)
+
+
+def listed_files(directory: Path) -> dict[str, dict[str, Any]]:
+    """Bytes and SHA-256 of each file as the manifest says, whether or not the files are so.
+
+    Raises:
+        RequestError: the manifest is missing, damaged or of another format version.
+    """
+    return dict(_known_manifest(directory)["files"])
+
+
+def faulty_files(
+    directory: Path, listed: Mapping[str, Mapping[str, Any]], tick: Callable[[], None] = lambda: None
+) -> Iterator[str]:
+    """One line for each file that is missing, cannot be read, or differs from what the manifest says of it."""
+    for name, facts in listed.items():
+        path = directory / name
+        try:
+            size = path.stat().st_size
+            found = sha256_file(path) if size == facts["bytes"] else ""
+        except OSError as error:
+            yield f"{path}: {'missing' if isinstance(error, FileNotFoundError) else error.strerror or error}"
+        else:
+            if size != facts["bytes"]:
+                yield f"{path}: damaged: {size:,} bytes, the manifest says {facts['bytes']:,}"
+            elif found != facts["sha256"]:
+                yield f"{path}: damaged: SHA-256 {found[:16]}..., the manifest says {str(facts['sha256'])[:16]}..."
+        tick()
 
 
 def check_hashes(directory: Path, manifest: Mapping[str, Any]) -> None:

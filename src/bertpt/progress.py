@@ -19,6 +19,32 @@ def say(message: str) -> None:
     sys.stderr.flush()
 
 
+_SINGULAR = {
+    "copies": "copy", "entries": "entry", "bytes": "byte", "files": "file", "lines": "line", "texts": "text",
+    "documents": "document", "near-duplicates": "near-duplicate", "characters": "character", "marks": "mark",
+    "surrogates": "surrogate", "words": "word", "vectors": "vector", "rows": "row", "sentences": "sentence",
+}  # fmt: skip
+_VERBS = {"are": "is", "stand": "stands", "hold": "holds", "have": "has", "repeat": "repeats", "give": "gives"}
+
+
+def counted(number: int, things: str) -> str:
+    """``2 files``, ``1 file``: a number and what is counted, given in the plural.
+
+    Of ``lines that stand in 3 documents`` one is ``1 line that stands in 3 documents``: the first noun, and the verb
+    right after it or after its ``that``.
+    """
+    if number != 1:
+        return f"{number:,} {things}"
+    words = things.split(" ")
+    noun = next((index for index, word in enumerate(words) if word in _SINGULAR), None)
+    if noun is not None:
+        words[noun] = _SINGULAR[words[noun]]
+        verb = noun + 1 + (words[noun + 1 : noun + 2] == ["that"])
+        if verb < len(words):
+            words[verb] = _VERBS.get(words[verb], words[verb])
+    return " ".join(["1", *words])
+
+
 class Progress:
     """Counts finished units of work and shows them; use as a context manager.
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from bertpt.cli import options
+from bertpt.progress import counted
 
 if TYPE_CHECKING:
     from bertpt.predict.texts import Text
@@ -65,9 +66,10 @@ def fill_mask(
 ) -> None:
     """Guess the words behind [MASK], with their probabilities. A text may hold several."""
     from bertpt.predict.fill_mask import Predictor
+    from bertpt.predict.texts import without_blank
 
     predictor = Predictor.open(_place(model, runs_dir), say=options.sayer(quiet))
-    given = _texts(texts, file)
+    given = _texts(texts, file) if texts else without_blank(_texts(texts, file), options.sayer(quiet))
     for (_, text), found in zip(given, predictor.fill_masks(given, top=top, shown=not quiet), strict=True):
         for number, filled in enumerate(found, 1):
             if as_json:
@@ -130,7 +132,7 @@ def embed(
             typer.echo(line)
         return
     rows, width = write_npz(out, embeddings, pooling)
-    options.sayer(quiet)(f"{out}: {rows:,} vectors of {width:,} numbers")
+    options.sayer(quiet)(f"{out}: {counted(rows, 'vectors')} of {width:,} numbers")
 
 
 TaskRunPlace = Annotated[

@@ -40,6 +40,9 @@ def download(
     config: options.Config = "base",
     overrides: options.Set = None,
     data_dir: options.DataDir = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Only compare the finished documents with the hashes in their manifest.")
+    ] = False,
     overwrite: options.Overwrite = False,
     dry_run: options.DryRun = False,
     as_json: options.Json = False,
@@ -48,11 +51,23 @@ def download(
 ) -> None:
     """Get the corpus that the configuration names, cleaned and split."""
     configuration = options.load(config, overrides, data_dir)
+    if verify:
+        return _verify(configuration, overwrite or dry_run, as_json, quiet)
     if dry_run:
         return _dry(configuration, quiet, as_json)
     from bertpt.data.download import download as stage
 
     return _run_stage(stage, configuration, overwrite, as_json, quiet)
+
+
+def _verify(configuration: Configuration, writes: bool, as_json: bool, quiet: bool) -> None:
+    from bertpt.data.verify import verify_documents
+    from bertpt.errors import RequestError
+
+    if writes:
+        raise RequestError("--verify: writes nothing; leave --overwrite and --dry-run out")
+    found = verify_documents(configuration, progress=not quiet)
+    typer.echo(json.dumps(found.as_dict()) if as_json else found.line())
 
 
 def train_tokenizer(
@@ -105,7 +120,9 @@ def prepare(
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the program, in the order of the pipeline."""
-    app.command("download", epilog=options.examples("bertpt download --config demo"))(download)
+    app.command("download", epilog=options.examples("bertpt download --config demo", "bertpt download --verify"))(
+        download
+    )
     app.command("train-tokenizer", epilog=options.examples("bertpt train-tokenizer --config demo"))(train_tokenizer)
     app.command("prepare", epilog=options.examples("bertpt prepare --config demo", _PREPARE_DASK))(prepare)
     app.command("pretrain", epilog=options.examples("bertpt pretrain --config base.yaml", _PRETRAIN_SET))(pretrain)

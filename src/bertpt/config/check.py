@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from bertpt.config.languages import language_code
-from bertpt.config.schema import Config, FilesSource, HubSource, WikidumpSource
+from bertpt.config.schema import AnySource, Config, Corpus, FilesSource, HubSource, Masking, Source, WikidumpSource
 from bertpt.errors import RequestError
 
 SHOWN = 60  # most characters of a faulty value in a message
@@ -35,6 +35,7 @@ def impossible(config: Config) -> Iterator[Impossible]:
     yield from _tokenizer(config)
     yield from _examples(config)
     yield from _heldout(config)
+    yield from _quality(config)
     yield from _sources(config)
     yield from _language(config)
 
@@ -119,6 +120,13 @@ def _examples(config: Config) -> Iterator[Impossible]:
             f"masking.mask_share + masking.random_share: {masking.mask_share} + {masking.random_share} is above 1;"
             " set 0.8 and 0.1, as BERT does",
         )
+    longest = Masking.model_fields["max_ngram"].default
+    if masking.unit != "ngram" and masking.max_ngram != longest:
+        yield Impossible(
+            ("masking.max_ngram", "masking.unit"),
+            f"masking.max_ngram: {masking.max_ngram} has no effect with masking.unit: {masking.unit}; set"
+            f" masking.unit=ngram, or leave it at {longest}",
+        )
 
 
 def _heldout(config: Config) -> Iterator[Impossible]:
@@ -131,6 +139,23 @@ def _heldout(config: Config) -> Iterator[Impossible]:
         )
 
 
+def _quality(config: Config) -> Iterator[Impossible]:
+    corpus = config.corpus
+    if corpus.max_letters is not None and corpus.min_letters > corpus.max_letters:
+        yield Impossible(
+            ("corpus.min_letters", "corpus.max_letters"),
+            f"corpus.max_letters: {corpus.max_letters} is below corpus.min_letters {corpus.min_letters}, so no document"
+            " would be kept",
+        )
+    usual = Corpus.model_fields["similarity"].default
+    if corpus.similarity != usual and corpus.deduplicate != "near-duplicates":
+        yield Impossible(
+            ("corpus.similarity", "corpus.deduplicate"),
+            f"corpus.similarity: {corpus.similarity} has no effect with corpus.deduplicate: {corpus.deduplicate}; set"
+            f" corpus.deduplicate=near-duplicates, or leave it at {usual}",
+        )
+
+
 def _sources(config: Config) -> Iterator[Impossible]:
     if len(config.corpus.sources) > MAX_SOURCES:
         yield Impossible(
@@ -139,6 +164,7 @@ def _sources(config: Config) -> Iterator[Impossible]:
             " pattern in place of single files",
         )
     for group, sources in (("sources", config.corpus.sources), ("fallback", config.corpus.fallback)):
+        yield from _weights(f"corpus.{group}", sources)
         seen: set[str] = set()
         for index, source in enumerate(sources):
             where = f"corpus.{group}.{index}"
@@ -149,6 +175,23 @@ def _sources(config: Config) -> Iterator[Impossible]:
                 yield from _document_rule(where, source)
             elif isinstance(source, WikidumpSource):
                 yield from _dump_place(where, source)
+
+
+def _weights(where: str, sources: list[AnySource]) -> Iterator[Impossible]:
+    without = [index for index, source in enumerate(sources) if source.weight is None]
+    if 0 < len(without) < len(sources):
+        yield Impossible(
+            tuple(f"{where}.{index}.weight" for index in range(len(sources))),
+            f"{where}.{without[0]}.weight: is required when another source has one; give each a weight, or none",
+        )
+    most = Source.model_fields["max_repeats"].default
+    limited = [index for index, source in enumerate(sources) if source.max_repeats != most]
+    if len(without) == len(sources) and limited:
+        yield Impossible(
+            (f"{where}.{limited[0]}.max_repeats",),
+            f"{where}.{limited[0]}.max_repeats: has no effect without weights: each document comes once in an epoch;"
+            " give every source a weight",
+        )
 
 
 def _document_rule(where: str, source: FilesSource | HubSource) -> Iterator[Impossible]:

@@ -87,6 +87,16 @@ class Source(Section):
     """What every kind of source shares."""
 
     name: str | None = Field(None, description="Label of the source in reports; default: made from its place.")
+    weight: Annotated[float, Field(gt=0.0), NoSwitch] | None = Field(
+        None,
+        description="Share of the training text that comes from this source, beside the weights of the others; all"
+        " sources have one or none has: then each document comes once in an epoch.",
+    )
+    max_repeats: Annotated[float, Field(gt=0.0), NoSwitch] = Field(
+        4.0,
+        description="With weights: a document comes at most so often in an epoch, on average; what the source then"
+        " lacks goes to the others by their weights.",
+    )
 
 
 class FilesSource(Source):
@@ -213,12 +223,23 @@ class Corpus(Section):
     )
     limit: Limit = Limit()
     heldout: Heldout = Heldout()
-    deduplicate: Literal["none", "documents"] = Field(
+    deduplicate: Literal["none", "documents", "near-duplicates"] = Field(
         "none",
-        description="documents: of training documents with the same text the first is kept; none: all are. Copies are"
-        " counted in any case.",
+        description="documents: of training documents with the same text the first is kept; near-duplicates: also of"
+        " those that nearly repeat another one (3.5 KB of memory a document); none: all are. Copies are counted in any"
+        " case.",
+    )
+    similarity: Annotated[float, Field(gt=0.0, le=1.0), NoSwitch] = Field(
+        0.8, description="deduplicate near-duplicates: Jaccard similarity of word 5-grams from which one is dropped."
+    )
+    max_line_documents: Positive | None = Field(
+        None,
+        description="A line that stands in more documents than this, word for word, is taken out of all of them"
+        " (menus, licences); null: none is.",
     )
     min_sentences: Positive = Field(1, description="Shorter documents are dropped and counted.")
+    min_letters: Count = Field(0, description="Documents of fewer characters are dropped and counted.")
+    max_letters: Positive | None = Field(None, description="Documents of more characters are dropped and counted.")
 
     @property
     def folder(self) -> str:
@@ -271,16 +292,23 @@ class Tokenizer(Section):
 class Pairs(Section):
     """How rows are made of sentences (Google's create_pretraining_data)."""
 
-    rule: Literal["next", "none"] = Field(
-        "next", description="next: sentence pairs with next-sentence labels; none: rows of one document, no NSP."
+    rule: Literal["next", "order", "none"] = Field(
+        "next",
+        description="next: B follows A or is random (BERT); order: two segments of one document in a row, in order or"
+        " swapped with equal chance (sentence order of ALBERT); none: whole sentences of one document, no pairs.",
     )
-    random_share: Share = Field(0.5, description="Share of pairs whose B is from another document.")
+    random_share: Share = Field(0.5, description="rule next: share of pairs whose B is from another document.")
     random_from: Literal["corpus", "source"] = Field(
         "corpus",
-        description="Where a random B is drawn: any document (as released), or one of A's own source, so that telling"
-        " the sources apart does not solve the task.",
+        description="rule next: where a random B is drawn: any document (as released), or one of A's own source, so"
+        " that telling the sources apart does not solve the task.",
     )
     short_share: Share = Field(0.1, description="Share of rows with a shorter random target length.")
+    curriculum_epochs: Count = Field(
+        0,
+        description="In so many first epochs of each phase the rows come by their number of tokens, fewest first, equal"
+        " ones shuffled; all later epochs are shuffled.",
+    )
 
 
 class Masking(Section):
@@ -291,7 +319,19 @@ class Masking(Section):
     )
     mask_share: Share = Field(0.8, description="Of these, replaced by [MASK].")
     random_share: Share = Field(0.1, description="Of these, replaced by a random token; the rest stay.")
-    whole_word: bool = Field(False, description="Choose whole words; all their pieces are predicted.")
+    unit: Literal["token", "whole-word", "ngram"] = Field(
+        "token",
+        description="What is chosen: single tokens; whole words, with all their pieces; or runs of 1 to max_ngram whole"
+        " words of one segment, n words with a chance in proportion to 1/n (ALBERT).",
+    )
+    max_ngram: Annotated[int, Field(ge=2, le=100), NoSwitch] = Field(
+        3, description="unit ngram: most words that are chosen in a run."
+    )
+    dupe_factor: Count = Field(
+        0,
+        description="0: new masks in every epoch. N: static masks, for comparisons: a token meets one of N draws,"
+        " in turn with the epochs (1: the same in each; Google's data had 10).",
+    )
 
 
 # --- model ----------------------------------------------------------------------------------------------------

@@ -81,11 +81,23 @@ def document_count_loss(
     return losses[best], float(best)
 
 
-def pair_facts(tokens: Tokens, rows: NDArray[Any]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Bool [R]: whether B is random, and whether both halves come from the same source."""
+def same_source(tokens: Tokens, rows: NDArray[Any]) -> NDArray[np.bool_]:
+    """Bool [R]: whether both halves come from the same source."""
     source_a = tokens.sources[document_of(tokens, rows["a_start"])]
     source_b = tokens.sources[document_of(tokens, rows["b_start"])]
-    return rows["is_random"].astype(np.bool_), source_a == source_b
+    same: NDArray[np.bool_] = source_a == source_b
+    return same
+
+
+def length_detector_accuracy(rows: NDArray[Any], label: NDArray[np.bool_]) -> float:
+    """Accuracy of knowing only which half is longer, by whichever answer to that fits these labels better.
+
+    Sentences at a document's end, and the sentence that fills a row, are of other lengths than the rest, so swapped
+    segments could be told by their lengths alone.
+    """
+    longer = rows["a_length"] > rows["b_length"]
+    agree = float((longer == label).mean())
+    return max(agree, 1 - agree)
 
 
 def balanced_accuracy(right: NDArray[np.bool_], label: NDArray[np.bool_]) -> float:

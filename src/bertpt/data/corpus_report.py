@@ -7,18 +7,26 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bertpt.config.schema import AnySource, FilesSource
+from bertpt.config.schema import AnySource, FilesSource, HubSource
+from bertpt.data.cached import is_cached, stated_bytes, to_download
 from bertpt.data.gather import HELDOUT, Gathered
 from bertpt.data.sources import local_files
 from bertpt.errors import BertptError
+from bertpt.progress import counted
 
 _WARN_SHARE = 0.1
+_UNPACKED = 2.5  # text beside the same text in Parquet with zstd
 CHANGES = {
     "dropped_empty": "empty documents dropped",
     "dropped_short": "documents below min_sentences dropped",
     "overlap": "copies of held-out documents dropped from training",
     "near_duplicates": "near-duplicates of held-out documents dropped from training",
     "copies_dropped": "copies within the training documents dropped",
+    "near_copies_dropped": "near-duplicates within the training documents dropped",
+    "below_min_letters": "documents below min_letters dropped",
+    "above_max_letters": "documents above max_letters dropped",
+    "boilerplate_lines": "lines that stand in more than max_line_documents documents removed",
+    "boilerplate_documents": "documents of nothing but such lines dropped",
     "heldout_copies": "copies of held-out documents dropped",
     "replaced": "bytes that are not UTF-8 replaced",
     "controls": "control characters replaced by spaces",
@@ -28,8 +36,8 @@ CHANGES = {
 """What is counted of a source when documents or letters are dropped or changed, in words."""
 
 
-def announce(sources: Mapping[str, AnySource]) -> list[str]:
-    """Lines for what will be read and how large it is, by label."""
+def announce(sources: Mapping[str, AnySource], downloads: Path) -> list[str]:
+    """Lines for what will be read and how large it is, by label; ``downloads`` holds what was fetched before."""
     lines = []
     for label, source in sources.items():
         if isinstance(source, FilesSource):
@@ -38,25 +46,31 @@ def announce(sources: Mapping[str, AnySource]) -> list[str]:
         else:
             keys = ("package", "dataset", "url", "path")
             place = next((f" {value}" for key in keys if (value := getattr(source, key, None))), "")
-            size = getattr(source, "size", None)
+            size = to_download(source, downloads)
             what = "documentation texts of this Python" if source.kind == "docstrings" else f"{source.kind}{place}"
             lines.append(f"{label}: {what}{f', {size} to download' if size else ''}")
     return lines
 
 
-def check_space(directory: Path, sources: Mapping[str, AnySource]) -> None:
-    """Refuse to start when the disk of ``directory`` has no room for the local sources.
+def check_space(directory: Path, sources: Mapping[str, AnySource], downloads: Path, most: int | None = None) -> None:
+    """Refuse to start when the disk of ``directory`` has no room for what is read.
+
+    Local files count by their sizes, others by the size that the configuration states: what is to be downloaded, the
+    unpacked table that ``datasets`` makes of a data set, and the documents.
+
+    Args:
+        directory: where the documents will lie.
+        sources: by label.
+        downloads: holds what was fetched before.
+        most: bytes of text that are taken of each source.
 
     Raises:
         BertptError: names the estimate and the space left.
     """
-    listings = [local_files.list_files(source) for source in sources.values() if isinstance(source, FilesSource)]
-    # Text packs to 0.3 to 0.4 of its size; what is already packed stays about as large.
-    needed = sum(
-        file.size * (1.0 if local_files.is_packed(file) else 0.4)
-        for listing in listings
-        for file in listing.files + listing.heldout
-    )
+    needed = 0.0
+    for source in sources.values():
+        fetched, documents = _room(source, is_cached(source, downloads))
+        needed += fetched + min(documents, documents if most is None else most)
     where = directory
     while not where.exists():
         where = where.parent
@@ -66,6 +80,19 @@ def check_space(directory: Path, sources: Mapping[str, AnySource]) -> None:
             f"{directory}: about {local_files.human_size(needed)} needed, {local_files.human_size(free)} free;"
             " choose a larger disk with --data-dir, or less text with corpus.limit.bytes"
         )
+
+
+def _room(source: AnySource, cached: bool) -> tuple[float, float]:
+    """Bytes on disk for what is fetched of a source, and for its documents (about as large as a packed download)."""
+    if isinstance(source, FilesSource):
+        listing = local_files.list_files(source)
+        # Text packs to 0.3 to 0.4 of its size; what is already packed stays about as large.
+        sizes = (file.size * (1.0 if local_files.is_packed(file) else 0.4) for file in listing.files + listing.heldout)
+        return 0.0, sum(sizes)
+    stated = stated_bytes(source)
+    if cached or (isinstance(source, HubSource) and source.streaming):
+        return 0.0, stated
+    return stated * (1.0 + _UNPACKED * isinstance(source, HubSource)), stated
 
 
 def warnings(source: Gathered, distinct: int, by_blank_line: bool, lines_are_sentences: bool) -> list[str]:
@@ -134,7 +161,8 @@ def report(source: Gathered) -> str:
     counts = source.counts
     kept = counts["documents"] + counts["heldout"]
     line = (
-        f"{source.label}: {kept:,} documents ({counts['heldout']:,} held out), {counts['lines']:,} lines,"
-        f" {local_files.human_size(counts['text_bytes'])}, median {source.median_lines:g} lines per document"
+        f"{source.label}: {counted(kept, 'documents')} ({counts['heldout']:,} held out),"
+        f" {counted(counts['lines'], 'lines')}, {local_files.human_size(counts['text_bytes'])},"
+        f" median {source.median_lines:g} lines per document"
     )
-    return "; ".join([line, *(f"{counts[key]:,} {note}" for key, note in CHANGES.items() if counts[key])])
+    return "; ".join([line, *(counted(counts[key], note) for key, note in CHANGES.items() if counts[key])])

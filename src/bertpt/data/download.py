@@ -9,21 +9,22 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any, Protocol, cast
 
 from bertpt.config import plain
 from bertpt.config.schema import AnySource, Config, Corpus, FilesSource, HubSource
+from bertpt.data.boilerplate import Removed, without_repeated_lines
+from bertpt.data.cached import downloads_dir
 from bertpt.data.corpus_report import announce, check_space, counts_of, ends_at_blank_lines, report, warnings
 from bertpt.data.documents import DocumentWriter
-from bertpt.data.gather import Gathered, gather
+from bertpt.data.gather import Gathered, Keeps, gather
 from bertpt.data.locate import documents_dir
-from bertpt.data.near_duplicates import HeldoutIndex
-from bertpt.data.sources.base import RawDocument, Reading, SourceUnreachable
+from bertpt.data.near_duplicates import DocumentIndex
+from bertpt.data.sources.base import RawDocument, Reading, SourceUnreachable, source_labels
 from bertpt.data.split import choose_heldout, distinct, index_heldout, write_split
 from bertpt.data.stage import StageResult, differences, existing, stage_key
 from bertpt.errors import RequestError
@@ -34,7 +35,8 @@ from bertpt.progress import say as say_on_stderr
 STAGE = "download"
 _MODULES = {"files": "local"}  # the others are called like their kind
 # Places, and what only people read: the content counts by its fingerprint, wherever it lies.
-_NOT_IN_KEY = {"name", "path", "url", "validation", "size", "pip_args"}
+# So do the weights, by which rows are chosen later.
+_NOT_IN_KEY = {"name", "path", "url", "validation", "size", "pip_args", "weight", "max_repeats"}
 _LOCAL_ROUTE = "to read local text instead: --set 'corpus.sources=[{kind: files, path: FOLDER}]'"
 
 Say = Callable[[str], None]
@@ -76,7 +78,7 @@ def download(
         BertptError: a download or the writing failed.
     """
     directory = documents_dir(config)
-    reading = Reading(Path(config.data_dir) / "downloads", config.corpus.encoding_errors, say=say)
+    reading = Reading(downloads_dir(config.data_dir), config.corpus.encoding_errors, say=say)
     previous = existing(directory, overwrite)
     plan, unreachable = _plan_or_why_not(config.corpus, reading)
     if previous is not None:
@@ -99,28 +101,14 @@ def download(
 # --- plan and key ---------------------------------------------------------------------------------------------
 
 
-def source_labels(sources: Sequence[AnySource]) -> list[str]:
-    """A label for each source, all different: its name, or made from its place."""
-    labels: list[str] = []
-    for source in sources:
-        place = source.name or getattr(source, "dataset", None) or getattr(source, "package", "").partition("==")[0]
-        place = place or PurePath(getattr(source, "path", None) or "").stem
-        label = base = re.sub(r"[^\w.-]+", "-", place).strip("-._") or source.kind
-        number = 1
-        while label in labels:
-            number += 1
-            label = f"{base}-{number}"
-        labels.append(label)
-    return labels
-
-
 def _module(source: AnySource) -> _SourceModule:
     # Imported when used: datasets and mwparserfromhell take seconds.
     return cast(_SourceModule, importlib.import_module(f"bertpt.data.sources.{_MODULES.get(source.kind, source.kind)}"))
 
 
-def _min_lines(corpus: Corpus) -> int:
-    return corpus.min_sentences if corpus.sentences == "lines" else 1
+def _keeps(corpus: Corpus) -> Keeps:
+    min_lines = corpus.min_sentences if corpus.sentences == "lines" else 1
+    return Keeps(min_lines, corpus.min_letters, corpus.max_letters)
 
 
 def _plan(corpus: Corpus, reading: Reading, *, is_fallback: bool = False) -> _Plan:
@@ -137,8 +125,18 @@ def _settings(corpus: Corpus, sources: Mapping[str, AnySource]) -> dict[str, Any
         "limit": plain(corpus.limit),
         "heldout": plain(corpus.heldout) | {"near_duplicates": corpus.heldout.near_duplicates or None},
         "deduplicate": corpus.deduplicate,
-        "min_lines": _min_lines(corpus),
-    }
+        "min_lines": _keeps(corpus).min_lines,
+    } | _options(corpus)
+
+
+def _options(corpus: Corpus) -> dict[str, Any]:
+    """Settings that count only where they are used."""
+    used = {"min_letters": corpus.min_letters, "max_letters": corpus.max_letters}
+    used["max_line_documents"] = corpus.max_line_documents
+    options: dict[str, Any] = {key: value for key, value in used.items() if value}
+    if corpus.deduplicate == "near-duplicates":
+        options["similarity"] = corpus.similarity
+    return options
 
 
 def _content_settings(source: AnySource) -> dict[str, Any]:
@@ -203,9 +201,10 @@ def _no_empty_folders(*folders: Path) -> Iterator[None]:
 
 def _make(directory: Path, plan: _Plan, config: Config, say: Say, progress: bool) -> StageResult:
     corpus = config.corpus
-    for line in announce(plan.sources):
+    downloads = downloads_dir(config.data_dir)
+    for line in announce(plan.sources, downloads):
         say(line)
-    check_space(directory, plan.sources)
+    check_space(directory, plan.sources, downloads, corpus.limit.bytes)
     with staged_directory(directory) as aside:
         work = aside / "unsplit"
         work.mkdir()
@@ -213,13 +212,16 @@ def _make(directory: Path, plan: _Plan, config: Config, say: Say, progress: bool
         with DocumentWriter(work, "all") as writer:
             for label, source in plan.sources.items():
                 gathered.append(_gather(label, source, writer, config, say, progress))
+        shards, removed = writer.shards, None
+        if corpus.max_line_documents is not None:
+            shards, gathered, removed = _without_repeated_lines(writer.shards, gathered, work, corpus, say, progress)
         unique = {found.label: len(distinct(found)) for found in gathered}
         for found in gathered:
             by_blank_line = ends_at_blank_lines(plan.sources[found.label])
             for line in warnings(found, unique[found.label], by_blank_line, corpus.sentences == "lines"):
                 say(line)
         can_give = {label: isinstance(source, FilesSource | HubSource) for label, source in plan.sources.items()}
-        _split(writer.shards, gathered, choose_heldout(gathered, corpus.heldout, can_give), aside, corpus, progress)
+        _split(shards, gathered, choose_heldout(gathered, corpus.heldout, can_give), aside, corpus, progress)
         shutil.rmtree(work)
         for found in gathered:
             say(report(found))
@@ -227,10 +229,30 @@ def _make(directory: Path, plan: _Plan, config: Config, say: Say, progress: bool
             "is_fallback": plan.is_fallback,
             "sources": {found.label: counts_of(found, unique[found.label]) for found in gathered},
         }
+        if removed is not None:
+            counts["repeated_lines"] = {"different": removed.different, "examples": removed.examples(20)}
         manifest = write_manifest(
             aside, stage=STAGE, key=plan.key, inputs=plan.inputs, settings=plan.settings, counts=counts
         )
     return StageResult(directory, manifest, skipped=False)
+
+
+def _without_repeated_lines(
+    shards: list[Path], gathered: list[Gathered], work: Path, corpus: Corpus, say: Say, shown: bool
+) -> tuple[list[Path], list[Gathered], Removed]:
+    most = corpus.max_line_documents or 0
+    renewed = work / "without-repeated-lines"
+    renewed.mkdir()
+    with Progress("download: repeated lines", unit="documents", total=sum(map(len, gathered)), shown=shown) as progress:
+        shards, gathered, removed = without_repeated_lines(
+            shards, gathered, most, _keeps(corpus), renewed, progress.add
+        )
+    examples = ", ".join(f"{line[:60]!r} ({count:,})" for line, count in removed.examples().items())
+    say(
+        f"{removed.different:,} different lines stand in more than {most} documents and were removed"
+        + (f", most often {examples}" if examples else "")
+    )
+    return shards, gathered, removed
 
 
 def _split(
@@ -244,11 +266,22 @@ def _split(
     """Write both sides, less what ``corpus.heldout.near_duplicates`` and ``corpus.deduplicate`` take out."""
     near = None
     if corpus.heldout.near_duplicates:
-        near = HeldoutIndex(corpus.heldout.near_duplicates, shards[0].with_name("heldout-hashes.bin"))
+        near = DocumentIndex(corpus.heldout.near_duplicates, shards[0].with_name("heldout-hashes.bin"))
         index_heldout(shards, gathered, chosen, near)
     with Progress("download: split", unit="documents", total=sum(map(len, gathered)), shown=shown) as progress:
-        deduplicate = corpus.deduplicate == "documents"
-        write_split(shards, gathered, chosen, aside, near=near, deduplicate=deduplicate, tick=progress.add)
+        within = None
+        if corpus.deduplicate == "near-duplicates":
+            within = DocumentIndex(corpus.similarity, shards[0].with_name("train-hashes.bin"))
+        write_split(
+            shards,
+            gathered,
+            chosen,
+            aside,
+            near=near,
+            deduplicate=corpus.deduplicate != "none",
+            within=within,
+            tick=progress.add,
+        )
     if not any(found.counts["documents"] for found in gathered):
         resembling = sum(found.counts["near_duplicates"] for found in gathered)
         raise RequestError(
@@ -261,7 +294,7 @@ def _gather(label: str, source: AnySource, writer: DocumentWriter, config: Confi
     corpus = config.corpus
     with Progress(f"download {label}", unit="documents", shown=shown) as progress:
         reading = Reading(
-            Path(config.data_dir) / "downloads",
+            downloads_dir(config.data_dir),
             corpus.encoding_errors,
             say=lambda message: progress.note(message, say),
             max_documents=corpus.limit.documents,
@@ -273,7 +306,7 @@ def _gather(label: str, source: AnySource, writer: DocumentWriter, config: Confi
             reading,
             writer,
             limit=corpus.limit,
-            min_lines=_min_lines(corpus),
+            keeps=_keeps(corpus),
             own_heldout=own is not None,
             tick=progress.add,
         )

@@ -16,6 +16,7 @@ from bertpt.data.lines import is_blank, read_lines
 from bertpt.data.wordpiece import MAX_WORD_LETTERS, PREFIX, SPECIALS, Normalising, WordPieceTokenizer, build
 from bertpt.errors import RequestError
 from bertpt.files import sha256_file
+from bertpt.progress import counted
 
 _UNUSED = re.compile(r"\[unused\d+\]")
 _SHOWN = 10  # faulty lines that are named one by one
@@ -37,15 +38,17 @@ class Extension:
     def report(self, place: str) -> str:
         """One line for people."""
         names = {
-            "already": "were entries already",
+            "already": "entries already",
             "repeated": "repeated",
             "blank": "blank lines",
             "special": "special entries",
             "inside": "pieces inside words (##)",
         }
-        others = [f"{self.counts[name]:,} {text}" for name, text in names.items() if self.counts[name]]
+        others = [counted(self.counts[name], text) for name, text in names.items() if self.counts[name]]
         left_out = f"; left out: {', '.join(others)}" if others else ""
-        return f"{self.counts['added']:,} words added from {place}, now {len(self.tokens):,} entries{left_out}"
+        return (
+            f"{counted(self.counts['added'], 'words')} added from {place}, now {len(self.tokens):,} entries{left_out}"
+        )
 
 
 def words_hash(path: Path) -> str:

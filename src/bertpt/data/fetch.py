@@ -39,7 +39,8 @@ def fetch(
 ) -> Path:
     """Download ``url`` to ``target`` unless it lies there already with the right hash.
 
-    What has come so far is kept as ``<target>.part``; the next call goes on from there.
+    What has come so far is kept as ``<target>.part``; the next call goes on from there, unless the server says (by
+    ``ETag`` or ``Last-Modified``, kept as ``<target>.part.version``) that the content is another one now.
 
     Args:
         url: an http or https address.
@@ -63,6 +64,7 @@ def fetch(
         part.parent.mkdir(parents=True, exist_ok=True)
         _complete(url, part, say)
     found = sha256_file(part)
+    _version(part).unlink(missing_ok=True)
     if sha256 is not None and found != sha256:
         part.unlink()
         raise BertptError(f"{url}: sha256 {found}, expected {sha256}; the file was removed")
@@ -87,10 +89,16 @@ def _complete(url: str, part: Path, say: Callable[[str], None]) -> None:
             time.sleep(min(0.2 * 2**cuts, 5.0))
 
 
-def _open(url: str, start: int) -> http.client.HTTPResponse:
+def _version(part: Path) -> Path:
+    return part.with_name(part.name + ".version")
+
+
+def _open(url: str, start: int, version: str) -> http.client.HTTPResponse:
     headers = {"User-Agent": f"bertpt/{__version__}", "Accept-Encoding": "identity"}
     if start:
         headers["Range"] = f"bytes={start}-"
+        if version:
+            headers["If-Range"] = version  # changed content comes whole
     request = urllib.request.Request(url, headers=headers)  # noqa: S310 - fetch takes http and https only
     response: http.client.HTTPResponse = urllib.request.urlopen(request, timeout=_TIMEOUT)  # noqa: S310
     return response
@@ -98,7 +106,8 @@ def _open(url: str, start: int) -> http.client.HTTPResponse:
 
 def _once(url: str, part: Path, start: int, say: Callable[[str], None]) -> None:
     try:
-        response = _open(url, start)
+        version = _version(part).read_text("latin-1") if start and _version(part).is_file() else ""
+        response = _open(url, start, version)
     except urllib.error.HTTPError as error:
         error.close()
         if error.code == 416 and start:
@@ -115,7 +124,18 @@ def _once(url: str, part: Path, start: int, say: Callable[[str], None]) -> None:
         if resumed and not response.headers.get("Content-Range", "").startswith(f"bytes {start}-"):
             part.unlink()
             raise _CutError("the server sent another part of the file than asked for")
+        if not resumed:
+            _keep_version(response, part)
         _copy(response, part, start if resumed else 0, say)
+
+
+def _keep_version(response: http.client.HTTPResponse, part: Path) -> None:
+    """What names this content; weak entity tags do not hold for parts (RFC 9110, section 13.1.5)."""
+    tag = response.headers.get("ETag", "")
+    version = tag if tag and not tag.startswith("W/") else response.headers.get("Last-Modified", "")
+    _version(part).unlink(missing_ok=True)
+    if version:
+        _version(part).write_bytes(version.encode("latin-1", "replace"))
 
 
 def _after_416(url: str, part: Path, start: int, content_range: str, say: Callable[[str], None]) -> None:

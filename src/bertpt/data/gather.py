@@ -7,7 +7,7 @@ import re
 import statistics
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from bertpt.config.schema import Limit
@@ -58,6 +58,33 @@ class RepeatedLines:
         return max(self._first, self._sampled())
 
 
+class FrequentLines:
+    """The lines that stand in most documents, in bounded memory (Misra and Gries 1982).
+
+    Counts are exact until there are more than ``capacity`` different lines; then each may be too low by what
+    ``missed`` says, and a line in more documents than that is never lost.
+    """
+
+    def __init__(self, capacity: int = 50_000) -> None:
+        self._capacity = capacity
+        self._counts: Counter[str] = Counter()
+        self.missed = 0
+
+    def add(self, lines: Iterable[str]) -> None:
+        """Count a document's lines, each once."""
+        self._counts.update(set(lines))
+        while len(self._counts) > self._capacity:
+            # All at once what the algorithm does step by step: as many as half of the lines fall out.
+            low = int(statistics.median_low(self._counts.values()))
+            self.missed += low
+            self._counts = Counter({line: count - low for line, count in self._counts.items() if count > low})
+
+    def most(self, count: int, least: int) -> dict[str, int]:
+        """Up to ``count`` lines of at least ``least`` documents, most first."""
+        found = sorted(self._counts.items(), key=lambda item: (-item[1], item[0]))
+        return {line: number for line, number in found[:count] if number >= least}
+
+
 @dataclass(slots=True)
 class Gathered:
     """What is known of a source's documents after reading: 16 bytes of hash, a side and a length for each."""
@@ -80,6 +107,29 @@ class Gathered:
     def median_lines(self) -> float:
         """Median number of lines in a document."""
         return float(statistics.median(self.line_counts)) if self.line_counts else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Keeps:
+    """Which documents are kept, by their size after cleaning.
+
+    Attributes:
+        min_lines: lines that a document has at least.
+        min_letters: characters that its text has at least.
+        max_letters: and at most; ``None`` is no limit.
+    """
+
+    min_lines: int = 1
+    min_letters: int = 0
+    max_letters: int | None = None
+
+    def refuses(self, lines: list[str], text: str) -> str | None:
+        """What to count a document as that is not kept; ``None`` for one that is."""
+        if len(lines) < self.min_lines:
+            return "dropped_short" if lines else "dropped_empty"
+        if len(text) < self.min_letters:
+            return "below_min_letters"
+        return "above_max_letters" if self.max_letters is not None and len(text) > self.max_letters else None
 
 
 class _Limits:
@@ -111,7 +161,7 @@ def gather(
     writer: DocumentWriter,
     *,
     limit: Limit,
-    min_lines: int = 1,
+    keeps: Keeps = Keeps(),
     own_heldout: bool = False,
     tick: Callable[[], None] = lambda: None,
 ) -> Gathered:
@@ -123,7 +173,7 @@ def gather(
         reading: whose counts gain those of cleaning.
         writer: gets every document that is kept.
         limit: applies to the documents to train on and to those the source holds out, each by itself.
-        min_lines: documents of fewer lines are dropped and counted.
+        keeps: which documents are kept; the others are dropped and counted.
         own_heldout: the source holds out documents of its own, so reading goes on past a limit until
             they have come (sources yield them first).
         tick: called once for each document read.
@@ -135,14 +185,14 @@ def gather(
     for raw in documents:
         tick()
         lines = [line for line in (clean_line(part, result.counts) for part in split_lines(raw.text)) if line]
-        if len(lines) < min_lines:
-            result.counts["dropped_short" if lines else "dropped_empty"] += 1
-            continue
         text = "\n".join(lines)
+        if reason := keeps.refuses(lines, text):
+            result.counts[reason] += 1
+            continue
         data = text.encode()
         if limits.take(raw.heldout is True, len(data)):
             writer.add(Document(text, label, raw.name), len(data))
-            _note(result, raw.heldout, lines, data)
+            note(result, OURS if raw.heldout is None else HELDOUT if raw.heldout else TRAIN, lines, data)
         if False in limits.closed and (not own_heldout or limits.documents[True]):
             break
     close = getattr(documents, "close", None)
@@ -152,9 +202,10 @@ def gather(
     return result
 
 
-def _note(result: Gathered, heldout: bool | None, lines: list[str], data: bytes) -> None:
+def note(result: Gathered, side: int, lines: list[str], data: bytes) -> None:
+    """Take in what is kept of a document: its side, its lines, and the UTF-8 of its text."""
     result.hashes += hashlib.sha256(data).digest()[:HASH_BYTES]
-    result.sides.append(OURS if heldout is None else HELDOUT if heldout else TRAIN)
+    result.sides.append(side)
     result.line_counts.append(len(lines))
     result.counts["lines"] += len(lines)
     result.counts["text_bytes"] += len(data)
@@ -172,5 +223,8 @@ def _refuse_nothing(result: Gathered, limits: _Limits) -> None:
         raise RequestError(
             f"{result.label}: corpus.limit.bytes={limits.limit.bytes} is less than its first document; set more"
         )
-    dropped = ", ".join(f"{result.counts[key]} {key.replace('_', ' ')}" for key in ("dropped_empty", "dropped_short"))
+    keys = ("dropped_empty", "dropped_short", "below_min_letters", "above_max_letters")
+    dropped = ", ".join(
+        f"{result.counts[key]} {key.replace('_', ' ')}" for key in keys if result.counts[key] or key in keys[:2]
+    )
     raise RequestError(f"{result.label}: no documents with text ({dropped})")

@@ -10,7 +10,7 @@ import signal
 from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from multiprocessing import resource_tracker
 from pathlib import Path
@@ -23,8 +23,9 @@ from torch.utils.data import DataLoader, Dataset
 
 from bertpt.batch import Batch
 from bertpt.config.schema import Masking, Pairs
-from bertpt.data.masking import Masker, max_predictions, row_keys
-from bertpt.data.plan import ROW, plan_epoch
+from bertpt.data.masking import Masker, max_predictions, row_keys, static_keys
+from bertpt.data.mixture import Mixture
+from bertpt.data.plan import ROW, pair_labels, plan_epoch
 from bertpt.data.store import Split, Tokens, TokenStore
 from bertpt.files import fingerprint, write_file
 
@@ -65,6 +66,40 @@ def masker_for(store: TokenStore, masking: Masking) -> Masker:
         special=np.array(sorted(special.values()), np.int64),
         continues_word=store.continues_word,
     )
+
+
+def store_places(rows: NDArray[Any]) -> I64:
+    """int64 [T]: for each token its offset in the store, for special tokens that of one beside them."""
+    a, b = rows["a_length"].astype(np.int64), rows["b_length"].astype(np.int64)
+    sizes = np.stack([a + 2, np.where(b > 0, b + 1, 0)], axis=1).ravel()  # [CLS] A [SEP], B [SEP]
+    starts = np.stack([rows["a_start"] - 1, rows["b_start"]], axis=1).ravel()
+    first = np.cumsum(sizes) - sizes
+    places: I64 = np.repeat(starts - first, sizes) + np.arange(int(sizes.sum()))
+    return np.maximum(places, 0)
+
+
+def masked_rows(
+    masker: Masker, packed: PackedRows, rows: NDArray[Any], seed: int, epochs: I64 | int, places: I64, length: int
+) -> tuple[I64, I64, I64]:
+    """Mask rows by seed, epoch and their place in the epoch's plan; static masks by epoch and place in the store.
+
+    Args:
+        masker: the rule.
+        packed: the gathered ``rows``, [B].
+        rows: as planned.
+        seed: of the stream.
+        epochs: int64 [B], or one for all.
+        places: int64 [B].
+        length: most tokens of a row, from which the most predictions follow.
+
+    Returns:
+        as :class:`Masker`.
+    """
+    cap = max_predictions(masker.settings.rate, length)
+    if factor := masker.settings.dupe_factor:
+        keys = static_keys(seed, epochs, factor, len(packed.lengths))
+        return masker(packed.ids, packed.lengths, keys, cap, store_places(rows))
+    return masker(packed.ids, packed.lengths, row_keys(seed, epochs, places), cap)
 
 
 @contextmanager
@@ -116,6 +151,7 @@ class EpochPlans:
     seed: int
     cache: Path | None = None
     starts: list[int] = field(default_factory=lambda: [0])
+    mixture: Mixture | None = None
     _open: dict[int, NDArray[Any]] = field(default_factory=dict, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -137,10 +173,20 @@ class EpochPlans:
         return plan
 
     def _plan(self, epoch: int) -> NDArray[Any]:
-        make = partial(plan_epoch, self.tokens, self.pairs, length=self.length, seed=self.seed, epoch=epoch)
+        make = partial(
+            plan_epoch,
+            self.tokens,
+            self.pairs,
+            length=self.length,
+            seed=self.seed,
+            epoch=epoch,
+            mixture=self.mixture,
+        )
         if self.cache is None:
             return make()
-        stem = "plan-" + fingerprint([self.split, self.pairs.model_dump(), self.length, self.seed, ROW.descr])[:8]
+        mixture = None if self.mixture is None else asdict(self.mixture)
+        settings = [self.split, self.pairs.model_dump(), self.length, self.seed, ROW.descr, mixture]
+        stem = "plan-" + fingerprint(settings)[:8]
         path = self.cache / f"{stem}-{epoch}.bin"
         with _alone(self.cache / f"{stem}.lock"):
             if not path.is_file():
@@ -191,9 +237,10 @@ class BatchStream(Dataset[Batch]):
         seed: int,
         cache: Path | None = None,
         starts: list[int] | None = None,
+        mixture: Mixture | None = None,
     ) -> BatchStream:
         """Rows of at most ``length`` tokens, planned and masked by ``seed``."""
-        plans = EpochPlans(store, split, pairs, length, seed, cache, starts or [0])
+        plans = EpochPlans(store, split, pairs, length, seed, cache, starts or [0], mixture)
         return cls(plans, masker_for(store, masking), batch_size)
 
     def __getitem__(self, index: int) -> Batch:
@@ -203,13 +250,11 @@ class BatchStream(Dataset[Batch]):
         """The batch of ``count`` rows from the ``start``-th on."""
         rows, epochs, places = self.plans.take(start, count)
         packed = gather(self.plans.tokens, rows, self.plans.store.special_ids)
-        ids, positions, labels = self.masker(
-            packed.ids,
-            packed.lengths,
-            row_keys(self.plans.seed, epochs, places),
-            max_predictions(self.masker.settings.rate, self.plans.length),
+        ids, positions, labels = masked_rows(
+            self.masker, packed, rows, self.plans.seed, epochs, places, self.plans.length
         )
-        label = None if self.plans.pairs.rule == "none" else torch.from_numpy(rows["is_random"].astype(np.int64))
+        rule = self.plans.pairs.rule
+        label = None if rule == "none" else torch.from_numpy(pair_labels(rows, rule).astype(np.int64))
         return Batch.from_lengths(
             torch.from_numpy(ids),
             torch.from_numpy(packed.token_types),

@@ -7,6 +7,7 @@ from typing import Any
 
 from bertpt.config import Config
 from bertpt.config.languages import language_code
+from bertpt.data.cached import downloads_dir, to_download
 from bertpt.data.extend import words_hash
 from bertpt.data.given import given_hashes, given_place, normalising_of
 from bertpt.data.stage import stage_key
@@ -39,7 +40,8 @@ def finished(config: Config, directory: Path, command: str) -> dict[str, Any]:
     manifest = read_manifest(directory)
     if manifest is None:
         commands = [f"`bertpt {stage}`" for stage in _STAGES[_STAGES.index(command) :]]
-        sizes = [str(size) for source in config.corpus.sources if (size := getattr(source, "size", None))]
+        downloads = downloads_dir(config.data_dir)
+        sizes = [size for source in config.corpus.sources if (size := to_download(source, downloads))]
         if command == "download" and sizes:
             commands[0] += f" ({' + '.join(sizes)} to download)"
         make = f"{commands[0]} makes it" if len(commands) == 1 else f"{', '.join(commands)} make what is missing"

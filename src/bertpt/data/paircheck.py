@@ -8,20 +8,20 @@ from typing import Any
 from bertpt.data.store import SPLITS
 from bertpt.errors import RequestError
 
-_INSTEAD = "set pairs.rule: none (rows of one document, no next-sentence prediction) or give other documents"
+_INSTEAD = "set pairs.rule: none (rows of one document, without pairs) or give other documents"
 
 
 def pair_faults(manifest: Mapping[str, Any], rule: str) -> list[str]:
     """Why a store cannot serve a pair rule, one line each; empty when it can.
 
     Next-sentence pairs need a document of two sentences for a true continuation and another document
-    for a random one, in training and held out alike.
+    for a random one, in training and held out alike; pairs in order or swapped need the first of these.
     """
     faults: list[str] = []
     for split in SPLITS if rule != "none" else ():
         counts = manifest["counts"][split]
         documents, several = counts["documents"], counts["documents_of_two_sentences_or_more"]
-        if documents < 2:
+        if documents < 2 and rule == "next":
             what = f"{documents} document{'' if documents == 1 else 's'}; a random second half needs another document"
         elif not several:
             what = f"{documents:,} documents, each of one sentence; a true pair needs two sentences of one document"

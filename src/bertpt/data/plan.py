@@ -1,7 +1,7 @@
 """Which spans of the store make the rows of an epoch: a pure function of (seed, epoch, length, rule).
 
-Segments follow Google's ``create_pretraining_data``: whole sentences of one document are gathered up
-to a target length, split at a random sentence into A and B; B stays (label 0) or gives way to
+``pairs.rule: next``. Segments follow Google's ``create_pretraining_data``: whole sentences of one document are
+gathered up to a target length, split at a random sentence into A and B; B stays (label 0) or gives way to
 sentences of a random place in another document (label 1), and the sentences it leaves unused begin
 the next row; what is too long is cut at the front or back of the longer side, token by token.
 
@@ -9,6 +9,12 @@ Three deliberate differences. The target is shortened with probability 0.1 for e
 document: the expected share is the same, but a book is not cut into hundreds of scraps because of one
 draw. A random B is never text equal to the true continuation. A sentence longer than a row is
 taken as several, so that its end is not lost.
+
+``order`` is sentence order prediction (Lan et al. 2020, section 3.1): segments gathered and split alike, in order
+(label 0) or swapped (label 1) with probability 0.5. The released code gives a chunk of one sentence a random B, a
+third kind of pair; here it takes in the sentence after it, or at a document's end the one before it, so that every
+pair is two segments of one document. A document of one sentence gives no row. ``none`` is rows of whole sentences of
+one document (DOC-SENTENCES of Liu et al. 2019).
 
 All documents advance in step, one row each at a time, in numpy; huge ones as several stretches. Random access to
 the offsets takes most of the time.
@@ -23,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertpt.config.schema import Pairs
+from bertpt.data.mixture import Mixture, documents_of_epoch
 from bertpt.data.random import U64, below, bits, extend, half_of, uniform
 from bertpt.data.store import Tokens, offsets
 from bertpt.errors import RequestError
@@ -30,10 +37,14 @@ from bertpt.errors import RequestError
 I64 = NDArray[np.int64]
 
 ROW = np.dtype([("a_start", "<i8"), ("b_start", "<i8"), ("a_length", "<i4"), ("b_length", "<i4"), ("is_random", "?")])
-"""A row: A = ids[a_start : a_start + a_length], B alike (length 0 without pairs), label 1 = ``is_random``."""
+"""A row: A = ids[a_start : a_start + a_length], B alike (length 0 without pairs); its label is ``pair_labels``."""
+
+PAIR_WORDS = {"next": ("B follows A", "B is random"), "order": ("in order", "swapped")}
+"""Labels 0 and 1 of each rule with pairs, in words."""
 
 # What a draw is for; part of its counter, so that no two draws share bits.
 _SHORT, _TARGET, _SPLIT, _RANDOM, _DOCUMENT, _SENTENCE, _CUT_A, _CUT_B, _ORDER = range(9)
+_SWAPPED = 0.5
 _TRIES = 10  # Google's number of tries for a document other than A's
 STRETCH = 2**18  # tokens, more than a long novel has: one row of 2,000 ends early because of it
 _SAME = 16  # tokens of B and of the true continuation that are compared
@@ -49,40 +60,69 @@ class _Stretches:
     document: I64  # [S], ascending
     first: I64  # [S], sentences of a stretch are [first[s], last[s])
     last: I64
-    nth: I64  # [S], from 0 within the document: what its draws follow from
+    nth: I64  # [S], from 0 within the document
+    key: U64  # [S], what the draws of a stretch follow from
 
     @classmethod
-    def of(cls, sentences: I64, documents: I64) -> _Stretches:
-        """Cut documents of more than ``STRETCH`` tokens at ends of sentences."""
-        starts = sentences[documents]
-        parts = -(-np.diff(starts) // STRETCH)
+    def of(cls, sentences: I64, first: I64, last: I64, key: U64) -> _Stretches:
+        """Cut documents of more than ``STRETCH`` tokens at ends of sentences; the first part has the document's key."""
+        starts = sentences[first]
+        parts = -(-(sentences[last] - starts) // STRETCH)
         document = np.repeat(np.arange(len(parts)), parts)
-        begins = offsets(parts)
-        nth = np.arange(len(document)) - begins[document]
-        first = np.searchsorted(sentences, starts[document] + nth * STRETCH)
-        first[begins[:-1]] = documents[:-1]
-        last = np.append(first[1:], documents[-1:])
-        kept = last > first  # a sentence may be longer than what is left of a stretch
-        return cls(document[kept], first[kept], last[kept], nth[kept])
+        nth = np.arange(len(document)) - offsets(parts)[document]
+        begin = np.where(nth == 0, first[document], np.searchsorted(sentences, starts[document] + nth * STRETCH))
+        end = np.where(nth == parts[document] - 1, last[document], np.append(begin[1:], 0))
+        keys = key[document]
+        further = nth > 0
+        keys[further] = extend(keys[further], 2**48 + nth[further])  # no turn goes so far
+        kept = end > begin  # a sentence may be longer than what is left of a stretch
+        return cls(document[kept], begin[kept], end[kept], nth[kept], keys[kept])
 
 
 @dataclass(frozen=True, slots=True)
 class _Text:
-    """Offsets with sentences longer than a row divided. Shapes as in the store."""
+    """Offsets with sentences longer than a row divided, and the D documents of an epoch, copies included."""
 
     ids: NDArray[Any]
     sentences: I64
-    documents: I64
+    first: I64  # [D], sentences of a document are [first[d], last[d])
+    last: I64
     stretches: _Stretches
-    group_starts: I64  # documents of one group (a source, or the corpus) are [group_starts[d], group_ends[d])
+
+
+@dataclass(frozen=True, slots=True)
+class _Others:
+    """The P documents that a random B is drawn from, and which of them serve each of the D documents."""
+
+    first: I64  # [P], sentences as in _Text
+    last: I64
+    group_starts: I64  # [D], documents of one group (a source, or the corpus) are [group_starts[d], group_ends[d])
     group_ends: I64
+    own_starts: I64  # [D], the document itself and its copies, which do not serve it
+    own_ends: I64
 
 
-def plan_epoch(tokens: Tokens, pairs: Pairs, *, length: int, seed: int, epoch: int) -> NDArray[Any]:
-    """The shuffled rows of one epoch.
+def pair_labels(rows: NDArray[Any], rule: str) -> NDArray[np.bool_]:
+    """Bool [rows]: True for label 1, a random B (``next``) or swapped segments (``order``)."""
+    labels: NDArray[np.bool_] = rows["b_start"] < rows["a_start"] if rule == "order" else rows["is_random"]
+    return labels
+
+
+def plan_epoch(
+    tokens: Tokens, pairs: Pairs, *, length: int, seed: int, epoch: int, mixture: Mixture | None = None
+) -> NDArray[Any]:
+    """The rows of one epoch, shuffled; in the first ``pairs.curriculum_epochs`` those of fewest tokens come first.
+
+    Args:
+        tokens: the split.
+        pairs: the rule.
+        length: most tokens of a row with its [CLS] and [SEP].
+        seed: of all draws.
+        epoch: from 0.
+        mixture: how often the documents of each source come; once each by default.
 
     Returns:
-        [rows] of dtype :data:`ROW`; every row fits ``length`` with its [CLS] and [SEP].
+        [rows] of dtype :data:`ROW`.
 
     Raises:
         RequestError: the split holds too few documents for pairs, or gives no row.
@@ -90,15 +130,26 @@ def plan_epoch(tokens: Tokens, pairs: Pairs, *, length: int, seed: int, epoch: i
     if not len(tokens.ids):
         raise RequestError("no row can be made of this text: it has no sentence with tokens")
     key = bits(seed, epoch)
+    document, copy = documents_of_epoch(tokens, mixture, seed=seed, epoch=epoch)
+    keys = extend(key, document + (copy << 40))
     if pairs.rule == "none":
-        rows = _single_rows(tokens, pairs, length - 2, key)
+        sentences, documents = tokens.sentence_offsets(), np.asarray(tokens.documents)
     else:
-        text = _divided(tokens, length - 3, by_source=pairs.random_from == "source")
-        groups = text.group_ends - text.group_starts
-        if (fewest := int(groups.min()) if len(groups) else 0) < 2:
-            raise RequestError(_too_few(pairs, fewest))
-        rows = _pair_rows(text, pairs, length - 3, key)
-    return rows[np.argsort(extend(key, _ORDER, np.arange(len(rows))), kind="stable")]
+        sentences, documents = _divided(tokens, length - 3)
+    first, last = documents[document], documents[document + 1]
+    text = _Text(tokens.ids, sentences, first, last, _Stretches.of(sentences, first, last, keys))
+    if pairs.rule == "none":
+        rows = _single_rows(text, pairs, length - 2)
+    elif pairs.rule == "order":
+        rows = _ordered_rows(text, pairs, length - 3)
+    else:
+        rows = _pair_rows(text, _others(tokens, documents, document, text, pairs), pairs, length - 3)
+    if not len(rows):
+        raise RequestError(f"pairs.rule: {pairs.rule} gives no row: each document is one sentence; set pairs.rule=none")
+    order = extend(key, _ORDER, np.arange(len(rows)))
+    if epoch < pairs.curriculum_epochs:
+        return rows[np.lexsort((order, rows["a_length"] + rows["b_length"]))]
+    return rows[np.argsort(order, kind="stable")]
 
 
 def _too_few(pairs: Pairs, documents: int) -> str:
@@ -113,8 +164,8 @@ def _too_few(pairs: Pairs, documents: int) -> str:
     )
 
 
-def _divided(tokens: Tokens, room: int, *, by_source: bool = False) -> _Text:
-    """Take sentences of more than ``room`` tokens as several, of which two fill a row."""
+def _divided(tokens: Tokens, room: int) -> tuple[I64, I64]:
+    """Offsets in which a sentence of more than ``room`` tokens is several, of which two fill a row."""
     lengths, documents = np.asarray(tokens.lengths), np.asarray(tokens.documents)
     piece = (room + 1) // 2  # rounded down, two would not reach the target, and a third would be cut off
     long = np.flatnonzero(lengths > room)
@@ -126,13 +177,29 @@ def _divided(tokens: Tokens, room: int, *, by_source: bool = False) -> _Text:
         lengths[long + before[:-1]] = piece
         lengths[long + before[1:]] = size - more * piece
         documents = documents + before[np.searchsorted(long, documents)]
+    return offsets(lengths), documents
+
+
+def _others(tokens: Tokens, documents: I64, document: I64, text: _Text, pairs: Pairs) -> _Others:
+    """Where a random B is drawn: the documents of this epoch, or all of A's own source.
+
+    Raises:
+        RequestError: a document would have no other.
+    """
+    count = len(documents) - 1
+    by_source = pairs.random_from == "source"
     # Documents stand in the order of their sources, hence a group is a run of equal labels.
-    label = np.asarray(tokens.sources) if by_source else np.zeros(len(documents) - 1, np.uint8)
+    label = np.asarray(tokens.sources) if by_source else np.zeros(count, np.uint8)
     edges = np.concatenate([[0], np.flatnonzero(np.diff(label)) + 1, [len(label)]])
-    group = np.searchsorted(edges, np.arange(len(label)), side="right") - 1
-    sentences = offsets(lengths)
-    stretches = _Stretches.of(sentences, documents)
-    return _Text(tokens.ids, sentences, documents, stretches, edges[group], edges[group + 1])
+    if (fewest := int(np.diff(edges).min())) < 2:
+        raise RequestError(_too_few(pairs, fewest))
+    if by_source or document[0] == document[-1]:  # in an epoch with weights, one document alone has no other in it
+        group = np.searchsorted(edges, document, side="right") - 1
+        return _Others(documents[:-1], documents[1:], edges[group], edges[group + 1], document, document + 1)
+    starts = np.searchsorted(document, document)
+    ends = np.searchsorted(document, document, side="right")
+    whole = np.zeros_like(document), np.full_like(document, len(document))
+    return _Others(text.first, text.last, *whole, starts, ends)
 
 
 def _targets(pairs: Pairs, room: int, key: U64) -> I64:
@@ -140,18 +207,16 @@ def _targets(pairs: Pairs, room: int, key: U64) -> I64:
     return np.where(short, 2 + below(extend(key, _TARGET), room - 1), room)
 
 
-def _single_rows(tokens: Tokens, pairs: Pairs, room: int, epoch_key: U64) -> NDArray[Any]:
+def _single_rows(text: _Text, pairs: Pairs, room: int) -> NDArray[Any]:
     """Rows of whole sentences of one document, none lost."""
-    sentences = tokens.sentence_offsets()
-    stretches = _Stretches.of(sentences, np.asarray(tokens.documents))
+    sentences, stretches = text.sentences, text.stretches
     position, ends = sentences[stretches.first], sentences[stretches.last]
-    stretch_key = _stretch_keys(epoch_key, stretches)
     made = []
     stretch = np.arange(len(ends))
     turn = 0
     while len(stretch):
         start = position[stretch]
-        target = _targets(pairs, room, extend(stretch_key[stretch], turn))
+        target = _targets(pairs, room, extend(stretches.key[stretch], turn))
         # The last sentence that still ends within the target; one that is too long alone is cut there.
         end = sentences[np.searchsorted(sentences, start + target, side="right") - 1]
         end = np.minimum(np.where(end > start, end, start + target), ends[stretch])
@@ -162,16 +227,43 @@ def _single_rows(tokens: Tokens, pairs: Pairs, room: int, epoch_key: U64) -> NDA
     return np.concatenate(made)
 
 
-def _pair_rows(text: _Text, pairs: Pairs, room: int, epoch_key: U64) -> NDArray[Any]:
+def _ordered_rows(text: _Text, pairs: Pairs, room: int) -> NDArray[Any]:
+    """As ``_pair_rows``, with both segments from one place, swapped in half of the rows."""
+    sentences, stretches = text.sentences, text.stretches
+    cursor = stretches.first.copy()
+    # A later stretch of one sentence has one before it; a document of one sentence gives no row.
+    stretch = np.flatnonzero((stretches.last - stretches.first >= 2) | (stretches.nth > 0))
+    made = [np.empty(0, ROW)]
+    turn = 0
+    while len(stretch):
+        key = extend(stretches.key[stretch], turn)
+        first, last = cursor[stretch], stretches.last[stretch]
+        target = _targets(pairs, room, key)
+        end = np.minimum(np.searchsorted(sentences, sentences[first] + target), last)
+        end = np.where((end - first < 2) & (end < last), end + 1, end)
+        first = np.where(end - first < 2, first - 1, first)
+        split = first + 1 + below(extend(key, _SPLIT), end - first - 1)
+        swapped = uniform(extend(key, _RANDOM)) < _SWAPPED
+        front, middle, back = sentences[first], sentences[split], sentences[end]
+        # Swapped before it is cut: which side loses more tells nothing about the label.
+        a_start, b_start = np.where(swapped, middle, front), np.where(swapped, front, middle)
+        a_length = np.where(swapped, back - middle, middle - front)
+        made.append(_truncated(a_start, a_length, b_start, back - front - a_length, np.zeros_like(swapped), room, key))
+        cursor[stretch] = end
+        stretch = stretch[end < last]
+        turn += 1
+    return np.concatenate(made)
+
+
+def _pair_rows(text: _Text, others: _Others, pairs: Pairs, room: int) -> NDArray[Any]:
     """One row a turn from each stretch that is not used up."""
     sentences, stretches = text.sentences, text.stretches
     cursor = stretches.first.copy()
     stretch = np.arange(len(cursor))
-    stretch_key = _stretch_keys(epoch_key, stretches)
     made = []
     turn = 0
     while len(stretch):
-        key = extend(stretch_key[stretch], turn)
+        key = extend(stretches.key[stretch], turn)
         document, first, last = stretches.document[stretch], cursor[stretch], stretches.last[stretch]
         target = _targets(pairs, room, key)
         end = np.minimum(np.searchsorted(sentences, sentences[first] + target), last)
@@ -181,7 +273,7 @@ def _pair_rows(text: _Text, pairs: Pairs, room: int, epoch_key: U64) -> NDArray[
         a_start, a_length = sentences[first], sentences[split] - sentences[first]
         b_start, b_end = sentences[split].copy(), sentences[end].copy()
         chosen = np.flatnonzero(is_random)
-        repeats = _draw_other(text, chosen, document, key, split, target - a_length, b_start, b_end)
+        repeats = _draw_other(text, others, chosen, document, key, split, target - a_length, b_start, b_end)
         # Where only copies of the true continuation were drawn, the pair is a true one, or none.
         is_random[repeats] = False
         b_start[repeats], b_end[repeats] = sentences[split[repeats]], sentences[end[repeats]]
@@ -193,16 +285,9 @@ def _pair_rows(text: _Text, pairs: Pairs, room: int, epoch_key: U64) -> NDArray[
     return np.concatenate(made)
 
 
-def _stretch_keys(epoch_key: U64, stretches: _Stretches) -> U64:
-    """uint64 [S]: the first stretch of a document has the key of the document."""
-    keys = extend(epoch_key, stretches.document)
-    further = stretches.nth > 0
-    keys[further] = extend(keys[further], 2**48 + stretches.nth[further])  # no turn goes so far
-    return keys
-
-
 def _draw_other(
     text: _Text,
+    others: _Others,
     chosen: I64,
     document: I64,
     key: U64,
@@ -215,20 +300,22 @@ def _draw_other(
 
     Returns the rows for which every try gave the text of the true continuation.
     """
-    sentences, documents = text.sentences, text.documents
+    sentences = text.sentences
     for attempt in range(_TRIES):
         if not len(chosen):
             break
         own = document[chosen]
-        group = text.group_starts[own]
-        other = group + below(extend(key[chosen], _DOCUMENT, attempt), text.group_ends[own] - group - 1)
-        other += other >= own
-        within = below(extend(key[chosen], _SENTENCE, attempt), documents[other + 1] - documents[other])
-        sentence = documents[other] + within
+        group, skipped = others.group_starts[own], others.own_starts[own]
+        copies = others.own_ends[own] - skipped
+        number = others.group_ends[own] - group - copies
+        other = group + below(extend(key[chosen], _DOCUMENT, attempt), number)
+        other += np.where(other >= skipped, copies, 0)
+        within = below(extend(key[chosen], _SENTENCE, attempt), others.last[other] - others.first[other])
+        sentence = others.first[other] + within
         start = sentences[sentence]
         end = np.searchsorted(sentences, start + np.maximum(wanted[chosen], 1))
-        b_start[chosen], b_end[chosen] = start, sentences[np.minimum(end, documents[other + 1])]
-        true_start, true_end = sentences[split[chosen]], sentences[documents[own + 1]]
+        b_start[chosen], b_end[chosen] = start, sentences[np.minimum(end, others.last[other])]
+        true_start, true_end = sentences[split[chosen]], sentences[text.last[own]]
         chosen = chosen[_equal(text.ids, start, b_end[chosen], true_start, true_end)]
     return chosen
 

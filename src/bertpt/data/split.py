@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from bertpt.config.schema import Heldout
 from bertpt.data.documents import Document, DocumentWriter, read_shard
 from bertpt.data.gather import HASH_BYTES, HELDOUT, TRAIN, Gathered
-from bertpt.data.near_duplicates import HeldoutIndex
+from bertpt.data.near_duplicates import DocumentIndex
 from bertpt.errors import RequestError
 
 
@@ -101,7 +101,7 @@ def _placed(shards: Sequence[Path], sources: Sequence[Gathered], *, remove: bool
 
 
 def index_heldout(
-    shards: Sequence[Path], sources: Sequence[Gathered], chosen: Mapping[str, set[bytes]], index: HeldoutIndex
+    shards: Sequence[Path], sources: Sequence[Gathered], chosen: Mapping[str, set[bytes]], index: DocumentIndex
 ) -> None:
     """Give the text of every held-out document to ``index``, each text once."""
     waiting = set().union(*chosen.values())
@@ -127,15 +127,16 @@ def write_split(
     chosen: Mapping[str, set[bytes]],
     to: Path,
     *,
-    near: HeldoutIndex | None = None,
+    near: DocumentIndex | None = None,
     deduplicate: bool = False,
+    within: DocumentIndex | None = None,
     tick: Callable[[], None] = lambda: None,
 ) -> None:
     """Part the documents in ``shards`` into ``train`` and ``heldout`` files; each shard is removed once read.
 
     No text stands on both sides, whatever its source: a held-out text is written once, its copies are
     dropped. Each source's counts gain ``documents`` (to train on), ``heldout``, ``heldout_copies``, ``overlap`` (copies
-    of held-out texts taken out of ``train``), ``near_duplicates`` and ``copies_dropped``.
+    of held-out texts taken out of ``train``), ``near_duplicates``, ``copies_dropped`` and ``near_copies_dropped``.
 
     Args:
         shards: the documents of all sources in order, unsplit.
@@ -144,6 +145,7 @@ def write_split(
         to: the folder to write to.
         near: training documents that resemble what it holds are dropped and counted.
         deduplicate: copies within ``train`` are dropped, all but the first; else they are kept.
+        within: an empty index; documents that resemble an earlier one of ``train`` are dropped and counted.
         tick: called once for each document.
     """
     everywhere = set().union(*chosen.values())
@@ -158,6 +160,8 @@ def write_split(
                     counts["copies_dropped"] += 1
                 elif near is not None and near.resembles(document.text):
                     counts["near_duplicates"] += 1
+                elif within is not None and within.resembles_or_add(document.text):
+                    counts["near_copies_dropped"] += 1
                 else:
                     train.add(document)
                     counts["documents"] += 1

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bertpt.config import Config, plain
+from bertpt.data.plan import PAIR_WORDS
 from bertpt.files import read_json
 from bertpt.interop.pretrained import Pretrained
 from bertpt.train.rundir import open_run
@@ -23,6 +24,7 @@ _SCORES = {
     "most_frequent_accuracy": "baseline, most frequent token: accuracy",
     "majority_accuracy": "baseline, majority label of pairs: accuracy",
     "source_detector_accuracy": "baseline, source detector of pairs: accuracy",
+    "length_detector_accuracy": "baseline, length detector of pairs: accuracy",
 }
 
 OPTIMIZERS = {"adamw": "AdamW", "lamb": "LAMB"}
@@ -100,6 +102,8 @@ def _data(run: Path, config: Config) -> Iterator[str]:
     yield ""
     for source in config.corpus.sources:
         shown = {key: value for key, value in plain(source).items() if value not in (None, [], "")}
+        if source.weight is None:  # then it limits nothing
+            del shown["max_repeats"]
         if Path(str(shown.get("path", ""))).is_absolute():
             shown["path"] = Path(shown["path"]).name
         yield f"- {', '.join(f'{key}: `{value}`' for key, value in shown.items())}"
@@ -130,8 +134,11 @@ def _recipe(config: Config, pretrained: Pretrained) -> Iterator[str]:
     yield ""
     for phase in train.phases:
         yield f"- {phase.steps:,} updates of {phase.batch_size:,} rows of up to {phase.length} tokens"
-    yield f"- {masking.rate:.0%} of the tokens masked{', whole words' if masking.whole_word else ''}"
-    pairs = "no next-sentence task" if config.pairs.rule == "none" else f"sentence pairs: {config.pairs.rule}"
+    unit = {"token": "", "whole-word": ", whole words", "ngram": f", runs of 1 to {masking.max_ngram} words"}
+    static = f", static masks ({masking.dupe_factor} in turn)" if masking.dupe_factor else ""
+    yield f"- {masking.rate:.0%} of the tokens masked{unit[masking.unit]}{static}"
+    words = PAIR_WORDS.get(config.pairs.rule)
+    pairs = f"sentence pairs: 0 = {words[0]}, 1 = {words[1]}" if words else "no sentence pairs"
     yield f"- {pairs}; dropout {pretrained.model.hidden_dropout_prob}"
     optimizer = train.optimizer
     yield (

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from bertpt.data.lines import read_lines
+from bertpt.data.lines import is_blank, read_lines
 from bertpt.errors import RequestError
+from bertpt.progress import counted
 
 _SHOWN = 10  # faults that are named one by one
 
@@ -32,6 +33,14 @@ def read_texts(arguments: Sequence[str] | None, file: Path | None, stdin: Binary
     name = "stdin" if file is None else str(file)
     lines = read_lines(stdin if file is None else file, name)
     return [Text(f"{name}: line {number}", line) for number, line in enumerate(lines, 1)]
+
+
+def without_blank(texts: Sequence[Text], say: Callable[[str], None]) -> list[Text]:
+    """The texts less blank lines, which ask for nothing; how many there were is said."""
+    kept = [text for text in texts if not is_blank(text.text)]
+    if blank := len(texts) - len(kept):
+        say(f"{counted(blank, 'blank lines')} passed over")
+    return kept
 
 
 def refuse(faults: Sequence[str]) -> None:

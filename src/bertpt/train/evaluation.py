@@ -12,6 +12,7 @@ import numpy as np
 
 from bertpt.data import baselines
 from bertpt.data.locate import trained_store
+from bertpt.data.plan import pair_labels
 from bertpt.data.store import TokenStore
 from bertpt.errors import RequestError
 from bertpt.files import write_json
@@ -86,7 +87,7 @@ def evaluate_run(
     stream = heldout_stream(store, config, length)
     precision = choose_precision(config.train.precision, device)
     predictions = predict_heldout(model, stream, max_rows=max_rows or config.evaluate.max_rows, precision=precision)
-    scores, beside = compare(store, predictions)
+    scores, beside = compare(store, predictions, config.pairs.rule)
     result = Evaluation(
         str(directory), checkpoint.step, length, len(predictions.rows), len(predictions.labels), scores, beside
     )
@@ -94,8 +95,11 @@ def evaluate_run(
     return result
 
 
-def compare(store: TokenStore, predictions: Predictions) -> tuple[dict[str, float], dict[str, float]]:
-    """Scores of the predictions, and the baselines on the very same rows and masks."""
+def compare(store: TokenStore, predictions: Predictions, rule: str) -> tuple[dict[str, float], dict[str, float]]:
+    """Scores of the predictions, and the baselines on the very same rows and masks.
+
+    Halves in order or swapped (``rule: order``) are of one document: their sources tell nothing, their lengths might.
+    """
     tokens, labels = store.heldout, predictions.labels
     probabilities = baselines.unigram_probabilities(
         np.asarray(store.unigram), np.array(sorted(store.special_ids.values()))
@@ -111,13 +115,16 @@ def compare(store: TokenStore, predictions: Predictions) -> tuple[dict[str, floa
         "most_frequent_accuracy": float((labels == int(probabilities.argmax())).mean()),
     }
     if len(predictions.nsp_right):
-        is_random, same = baselines.pair_facts(tokens, predictions.rows)
+        label, same = pair_labels(predictions.rows, rule), baselines.same_source(tokens, predictions.rows)
         source = tokens.sources[baselines.document_of(tokens, predictions.rows["a_start"])]
         scores["nsp_balanced_same_source"] = baselines.balanced_by_group(
-            predictions.nsp_right[same], is_random[same], source[same]
+            predictions.nsp_right[same], label[same], source[same]
         )
-        beside["majority_accuracy"] = max(float(is_random.mean()), 1 - float(is_random.mean()))
-        beside["source_detector_accuracy"] = baselines.source_detector_accuracy(is_random, same, source)
+        beside["majority_accuracy"] = max(float(label.mean()), 1 - float(label.mean()))
+        if rule == "next":
+            beside["source_detector_accuracy"] = baselines.source_detector_accuracy(label, same, source)
+        else:
+            beside["length_detector_accuracy"] = baselines.length_detector_accuracy(predictions.rows, label)
     return scores, beside
 
 
@@ -133,9 +140,11 @@ def _lines(evaluation: Evaluation) -> Iterator[str]:
     yield f"  {'perplexity':<26}{s['mlm_perplexity']:>9.1f}   {np.exp(b['unigram_loss']):.1f} corpus unigrams"
     yield f"  {'accuracy':<26}{s['mlm_accuracy']:>9.1%}   {b['most_frequent_accuracy']:.1%} most frequent token"
     if "nsp_accuracy" in s:
-        yield f"  {'sentence pairs':<26}"
+        by_length = "length_detector_accuracy" in b
+        detector = "length" if by_length else "source"
+        yield f"  {'sentence order' if by_length else 'sentence pairs':<26}"
         yield (
             f"  {'accuracy':<26}{s['nsp_accuracy']:>9.1%}   {b['majority_accuracy']:.1%} majority label,"
-            f" {b['source_detector_accuracy']:.1%} source detector"
+            f" {b[f'{detector}_detector_accuracy']:.1%} {detector} detector"
         )
         yield f"  {'balanced, within a source':<26}{s['nsp_balanced_same_source']:>9.1%}   50.0% chance"

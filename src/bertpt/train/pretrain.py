@@ -14,6 +14,7 @@ from bertpt.config import Config, plain
 from bertpt.data.baselines import unigram_entropy, unigram_probabilities
 from bertpt.data.loader import BatchStream
 from bertpt.data.locate import finished_store, tokenizer_dir
+from bertpt.data.mixture import mixture_of
 from bertpt.data.paircheck import check_pairs
 from bertpt.data.store import TokenStore
 from bertpt.data.wordpiece import load_tokenizer
@@ -86,6 +87,7 @@ class PreTraining:
         torch.manual_seed(config.train.seed)
         self.model = BertForPreTraining(config.model, store.vocab_size, nsp=config.pairs.rule != "none").to(device)
         self.total = sum(phase.steps for phase in config.train.phases)
+        self.mixture = mixture_of(config.corpus, store.source_labels)
         self.loss_weights = {"mlm": 1.0, "nsp": config.train.nsp_weight}
         self._streams = [self._stream(index, [0]) for index in range(len(config.train.phases))]
 
@@ -120,6 +122,7 @@ class PreTraining:
             seed=self.config.train.seed ^ (index << 48),
             cache=self.run.directory / "plans",
             starts=starts,
+            mixture=self.mixture,
         )
 
     def _phase(self, step: int) -> tuple[int, int]:
@@ -171,14 +174,14 @@ class PreTraining:
 
 
 def heldout_stream(store: TokenStore, config: Config, length: int) -> BatchStream:
-    """The fixed rows and masks of an evaluation; they do not depend on the run's seed or masking rate.
+    """The fixed rows and masks of an evaluation; they do not depend on the run's seed, masking, weights or curriculum.
 
     15% with 80/10/10 whatever training does: otherwise losses cannot be compared between runs.
     """
     return BatchStream.create(
         store,
         "heldout",
-        pairs=config.pairs,
+        pairs=config.pairs.model_copy(update={"curriculum_epochs": 0}),  # else the first rows are the shortest
         masking=type(config.masking)(),
         length=length,
         batch_size=config.evaluate.batch_size,

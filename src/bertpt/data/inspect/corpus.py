@@ -17,17 +17,17 @@ from bertpt.config import Config
 from bertpt.config.schema import AnySource
 from bertpt.data.corpus_report import CHANGES, ends_at_blank_lines
 from bertpt.data.documents import Document, iter_documents
-from bertpt.data.download import source_labels
-from bertpt.data.gather import RepeatedLines
+from bertpt.data.gather import FrequentLines, RepeatedLines
 from bertpt.data.inspect import layout
 from bertpt.data.inspect.layout import Bucket, bars, histogram, sections, table
 from bertpt.data.locate import documents_dir, finished, store_dir
 from bertpt.data.sentences import split_sentences
 from bertpt.data.sizes import corpus_size
+from bertpt.data.sources.base import source_labels
 from bertpt.data.sources.local_files import human_size
 from bertpt.data.store import SPLITS
 from bertpt.errors import RequestError
-from bertpt.progress import Progress
+from bertpt.progress import Progress, counted
 
 SENTENCE_LOWS = (1, 2, 3, 5, 9, 17, 33, 65, 129, 257, 513, 1025)
 LETTER_LOWS = (1, 100, 300, 1_000, 3_000, 10_000, 30_000, 100_000, 300_000, 1_000_000)
@@ -40,6 +40,8 @@ PREPARED = {
 """What `bertpt prepare` counts, in words."""
 _WARN_ONE_SENTENCE = 0.1
 _WARN_REPEATED = 0.1
+_FREQUENT = 5
+_FREQUENT_FROM = 3  # documents
 # Keys of the manifest that are figures of their own here.
 _FIGURES = {
     "documents", "heldout", "lines", "text_bytes", "one_line", "one_sentence", "median_lines", "duplicates",
@@ -91,6 +93,8 @@ class CorpusFigures:
     letters_per_document: list[Bucket]
     repeated_documents: int
     repeated_lines_share: float
+    frequent_lines: dict[str, int]
+    removed_lines: dict[str, int]
     prepared: dict[str, dict[str, int]]
     samples: list[Sample]
 
@@ -158,7 +162,7 @@ class _Reader:
         self.corpus, self.count, self.seed, self.share = config.corpus, samples, seed, 1.0
         self.tallies: dict[str, _Tally] = {}
         self.hashes, self.letters = array("Q"), array("q")
-        self.repeated = RepeatedLines()
+        self.repeated, self.frequent = RepeatedLines(), FrequentLines()
         self.chosen: list[tuple[int, int, Document, str]] = []
 
     def take(self, document: Document, split: str) -> None:
@@ -171,6 +175,7 @@ class _Reader:
         tally.lines += len(lines)
         for line in lines:
             self.repeated.add(line)
+        self.frequent.add(lines)
         self.letters.append(len(document.text))
         # By seed and text alone, so that a document is chosen whatever stands around it.
         digest = hashlib.blake2b(data, digest_size=16, key=str(self.seed).encode()).digest()
@@ -201,6 +206,8 @@ class _Reader:
             letters_per_document=histogram(np.array(self.letters, np.int64), LETTER_LOWS),
             repeated_documents=len(self.hashes) - len(np.unique(np.array(self.hashes, np.uint64))),
             repeated_lines_share=self.repeated.share,
+            frequent_lines=self.frequent.most(_FREQUENT, _FREQUENT_FROM),
+            removed_lines=dict(manifest["counts"].get("repeated_lines", {}).get("examples", {})),
             prepared=prepared,
             samples=[
                 Sample(document.source, document.name, split, self._sentences(document))
@@ -275,8 +282,13 @@ def _parts(figures: CorpusFigures) -> Iterator[tuple[str, list[str]]]:
     yield "To note", [f"  {line}" for line in _notes(figures)]
     for sample in figures.samples:
         shown = layout.shortened(" | ".join(sample.sentences[:12]), 600)
-        name = f"{sample.name} ({sample.source}, {sample.split}, {len(sample.sentences):,} sentences, parted by |)"
+        number = counted(len(sample.sentences), "sentences")
+        name = f"{sample.name} ({sample.source}, {sample.split}, {number}, parted by |)"
         yield f"Sample: {name}", layout.paragraph(shown)
+
+
+def _lines_with_counts(lines: Mapping[str, int]) -> str:
+    return ", ".join(f"{layout.shortened(line, 60)!r} ({count:,})" for line, count in list(lines.items())[:_FREQUENT])
 
 
 def _legend(figures: CorpusFigures) -> str:
@@ -289,21 +301,26 @@ def _legend(figures: CorpusFigures) -> str:
 def _changes(figures: CorpusFigures) -> list[str]:
     lines = []
     for source in figures.sources:
-        found = [f"{count:,} {CHANGES.get(key, key.replace('_', ' '))}" for key, count in source.changes.items()]
+        found = [counted(count, CHANGES.get(key, key.replace("_", " "))) for key, count in source.changes.items()]
         lines.append(f"  {source.label}: {'; '.join(found) or 'nothing'}")
     for split, counts in figures.prepared.items():
-        found = [f"{count:,} {PREPARED[key]}" for key, count in counts.items() if count]
+        found = [counted(count, PREPARED[key]) for key, count in counts.items() if count]
         lines.append(f"  token store, {split}: {'; '.join(found) or 'nothing'}")
     return lines
 
 
 def _notes(figures: CorpusFigures) -> Iterator[str]:
     total = sum(source.documents + source.heldout for source in figures.sources)
-    yield f"{figures.repeated_documents:,} of {total:,} documents repeat another one word for word" + (
+    yield f"{figures.repeated_documents:,} of {counted(total, 'documents')} repeat another one word for word" + (
         "; corpus.deduplicate: documents keeps the first only" if figures.repeated_documents else ""
     )
     cleaned = "; was the text cleaned after scraping?" if figures.repeated_lines_share > _WARN_REPEATED else ""
     yield f"{figures.repeated_lines_share:.1%} of the lines repeat another line{cleaned}"
+    if figures.frequent_lines:
+        shown = _lines_with_counts(figures.frequent_lines)
+        yield f"lines in most documents: {shown}; corpus.max_line_documents takes out those above a number"
+    if figures.removed_lines:
+        yield f"removed, with the documents they stood in: {_lines_with_counts(figures.removed_lines)}"
     for source in figures.sources:
         if source.one_sentence_cause:
             yield (

@@ -11,15 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertpt.config import Config
+from bertpt.data.baselines import document_of
 from bertpt.data.inspect.layout import Bucket, bars, histogram, paragraph, sections
-from bertpt.data.loader import PackedRows, gather, masker_for
+from bertpt.data.loader import PackedRows, gather, masked_rows, masker_for
 from bertpt.data.locate import finished_store, tokenizer_dir
-from bertpt.data.masking import max_predictions, row_keys
+from bertpt.data.masking import max_predictions
+from bertpt.data.mixture import Mixture, mixture_of, repeats
 from bertpt.data.paircheck import check_pairs
-from bertpt.data.plan import plan_epoch
+from bertpt.data.plan import PAIR_WORDS, pair_labels, plan_epoch
 from bertpt.data.random import bits
 from bertpt.data.store import Tokens, TokenStore
 from bertpt.data.wordpiece import WordPieceTokenizer, load_tokenizer
+from bertpt.progress import counted
 
 MAX_DOCUMENTS = 50_000
 MASKED_ROWS = 20_000  # rows that are masked for the statistics
@@ -66,6 +69,7 @@ class MaskFigures:
     mean: float
     most: int
     cap: int
+    runs: dict[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,9 @@ class RowFigures:
     mean_fill: float
     full_share: float
     random_share: float | None
+    swapped_share: float | None
+    documents_without_row: int
+    tokens_by_source: dict[str, float]
     mean_a: float
     mean_b: float | None
     tokens_per_row: list[Bucket]
@@ -93,6 +100,7 @@ class PairFigures:
     rule: str
     documents: int
     of_documents: int
+    repeats: dict[str, float] | None
     settings: dict[str, Any]
     lengths: list[RowFigures]
 
@@ -128,14 +136,18 @@ def inspect_pairs(
     check_pairs(store.manifest, config.pairs.rule)
     tokenizer = load_tokenizer(tokenizer_dir(config))
     tokens = spread(store.train, max_documents)
+    mixture = mixture_of(config.corpus, store.source_labels)
     chosen = dict.fromkeys(lengths or [phase.length for phase in config.train.phases])
     return PairFigures(
         directory=str(store.directory),
         rule=config.pairs.rule,
         documents=len(tokens.documents) - 1,
         of_documents=len(store.train.documents) - 1,
+        repeats=None
+        if mixture is None
+        else dict(zip(store.source_labels, repeats(store.train, mixture).tolist(), strict=True)),
         settings={"pairs": config.pairs.model_dump(), "masking": config.masking.model_dump()},
-        lengths=[_Rows(config, store, tokens, tokenizer, length).figures(samples, seed) for length in chosen],
+        lengths=[_Rows(config, store, tokens, mixture, tokenizer, length).figures(samples, seed) for length in chosen],
     )
 
 
@@ -165,15 +177,23 @@ class _Rows:
     """The rows of the first epoch at one length."""
 
     def __init__(
-        self, config: Config, store: TokenStore, tokens: Tokens, tokenizer: WordPieceTokenizer, length: int
+        self,
+        config: Config,
+        store: TokenStore,
+        tokens: Tokens,
+        mixture: Mixture | None,
+        tokenizer: WordPieceTokenizer,
+        length: int,
     ) -> None:
         self.config, self.store, self.tokens, self.tokenizer, self.length = config, store, tokens, tokenizer, length
         self.masker = masker_for(store, config.masking)
-        self.rows = plan_epoch(tokens, config.pairs, length=length, seed=config.train.seed, epoch=0)
+        self.rule, self.seed = config.pairs.rule, config.train.seed
+        self.rows = plan_epoch(tokens, config.pairs, length=length, seed=self.seed, epoch=0, mixture=mixture)
+        self.labels = pair_labels(self.rows, self.rule)
 
     def figures(self, samples: int, seed: int) -> RowFigures:
         """All of it."""
-        rows, paired = self.rows, self.config.pairs.rule != "none"
+        rows, paired = self.rows, self.rule != "none"
         sizes = rows["a_length"].astype(np.int64) + rows["b_length"] + np.where(rows["b_length"] > 0, 3, 2)
         step = max(1, self.length // 8)
         return RowFigures(
@@ -182,7 +202,10 @@ class _Rows:
             mean_tokens=float(sizes.mean()),
             mean_fill=float(sizes.mean()) / self.length,
             full_share=float((sizes == self.length).mean()),
-            random_share=float(rows["is_random"].mean()) if paired else None,
+            random_share=float(self.labels.mean()) if self.rule == "next" else None,
+            swapped_share=float(self.labels.mean()) if self.rule == "order" else None,
+            documents_without_row=self._without_row(),
+            tokens_by_source=self._by_source(),
             mean_a=float(rows["a_length"].mean()),
             mean_b=float(rows["b_length"].mean()) if paired else None,
             tokens_per_row=histogram(sizes, [1, *range(step, self.length, step), self.length], self.length),
@@ -191,23 +214,37 @@ class _Rows:
         )
 
     def _choice(self, samples: int, seed: int) -> I64:
-        """Places of the rows to show, as many random as true pairs among them where there are both."""
+        """Places of the rows to show, as many of either label among them where there are both."""
         order = np.argsort(bits(seed, _ORDER, np.arange(len(self.rows))), kind="stable")
-        true, random = order[~self.rows["is_random"][order]], order[self.rows["is_random"][order]]
-        both = min(len(true), len(random))
-        turns = np.stack([true[:both], random[:both]], axis=1).ravel()
-        return np.concatenate([turns, true[both:], random[both:]])[:samples]
+        zero, one = order[~self.labels[order]], order[self.labels[order]]
+        both = min(len(zero), len(one))
+        turns = np.stack([zero[:both], one[:both]], axis=1).ravel()
+        return np.concatenate([turns, zero[both:], one[both:]])[:samples]
+
+    def _without_row(self) -> int:
+        """Documents of one sentence that fits a row have no order."""
+        if self.rule != "order":
+            return 0
+        tokens = np.diff(self.tokens.document_starts)
+        return int(((np.diff(self.tokens.documents) == 1) & (tokens <= self.length - 3)).sum())
+
+    def _by_source(self) -> dict[str, float]:
+        """Share of A's tokens that come from each source."""
+        source = self.tokens.sources[document_of(self.tokens, self.rows["a_start"])]
+        labels = self.store.source_labels
+        tokens = np.bincount(source, self.rows["a_length"], len(labels))
+        return dict(zip(labels, (tokens / tokens.sum()).tolist(), strict=True))
 
     def _masked(self, places: I64) -> tuple[PackedRows, I64, I64, I64]:
         packed = gather(self.tokens, self.rows[places], self.store.special_ids)
-        cap = max_predictions(self.config.masking.rate, self.length)
-        return packed, *self.masker(packed.ids, packed.lengths, row_keys(self.config.train.seed, 0, places), cap)
+        return packed, *masked_rows(self.masker, packed, self.rows[places], self.seed, 0, places, self.length)
 
     def _masks(self) -> MaskFigures:
-        places = np.arange(min(len(self.rows), MASKED_ROWS))
+        # Spread over the epoch, which a curriculum puts in order of length.
+        places = np.linspace(0, len(self.rows) - 1, min(len(self.rows), MASKED_ROWS)).astype(np.int64)
         packed, ids, positions, labels = self._masked(places)
         now = ids[positions]
-        row = np.repeat(places, packed.lengths)
+        row = np.repeat(np.arange(len(places)), packed.lengths)
         count = np.bincount(row[positions], minlength=len(places))
         masked, kept = now == self.masker.mask_id, now == labels
         return MaskFigures(
@@ -220,14 +257,14 @@ class _Rows:
             mean=float(count.mean()),
             most=int(count.max()),
             cap=max_predictions(self.config.masking.rate, self.length),
+            runs=_runs(positions, row[positions]),
         )
 
     def _example(self, place: int) -> Example:
         packed, ids, positions, labels = self._masked(np.array([place]))
         row = self.rows[place]
-        label = None
-        if self.config.pairs.rule != "none":
-            label = "B is random" if row["is_random"] else "B follows A"
+        words = PAIR_WORDS.get(self.rule)
+        label = words[int(self.labels[place])] if words else None
         token = self.tokenizer.token
         return Example(
             row=place,
@@ -249,8 +286,17 @@ class _Rows:
         return "masked" if now == self.masker.mask_id else "kept" if now == original else "random"
 
     def _source(self, start: int) -> str:
-        document = int(np.searchsorted(self.tokens.document_starts, start, side="right")) - 1
+        document = document_of(self.tokens, np.array([start]))[0]
         return self.store.source_labels[int(self.tokens.sources[document])]
+
+
+def _runs(positions: I64, row: I64) -> dict[str, float]:
+    """Shares of the runs of adjacent predicted tokens by their length, those of 5 and more together."""
+    ends = np.flatnonzero((np.diff(positions, append=-1) != 1) | (np.diff(row, append=-1) != 0))
+    lengths = np.diff(ends, prepend=-1)
+    counts = np.bincount(np.minimum(lengths, 5), minlength=6)[1:]
+    names = ("1", "2", "3", "4", "5 or more")
+    return {name: float(count / max(counts.sum(), 1)) for name, count in zip(names, counts, strict=True) if count}
 
 
 def _share(flags: NDArray[np.bool_]) -> float:
@@ -259,21 +305,32 @@ def _share(flags: NDArray[np.bool_]) -> float:
 
 
 def _parts(figures: PairFigures) -> Iterator[tuple[str, list[str]]]:
-    rule = {"next": "pairs with next-sentence labels", "none": "rows of one document, without pairs"}
-    seen = f"{figures.documents:,} training documents"
+    rule = {
+        "next": "pairs with next-sentence labels",
+        "order": "pairs of segments in order or swapped",
+        "none": "rows of one document, without pairs",
+    }
+    seen = counted(figures.documents, "training documents")
     if figures.documents < figures.of_documents:
         seen += f", spread over all {figures.of_documents:,}: rows like those of training, not the same"
     yield (
         f"{figures.directory}: {rule.get(figures.rule, figures.rule)}",
-        [f"  first epoch of {seen}"],
+        [f"  first epoch of {seen}", *_mixed(figures)],
     )
     masking = figures.settings["masking"]
     for rows in figures.lengths:
-        yield f"Length {rows.length}: {rows.rows:,} rows", [f"  {line}" for line in _row_lines(rows, figures)]
+        yield f"Length {rows.length}: {counted(rows.rows, 'rows')}", [f"  {line}" for line in _row_lines(rows, figures)]
         yield "Tokens in a row, [CLS] and [SEP] included", bars(rows.tokens_per_row)
-        yield f"Masks of {rows.masks.rows:,} rows", [f"  {line}" for line in _mask_lines(rows.masks, masking)]
+        yield f"Masks of {counted(rows.masks.rows, 'rows')}", [f"  {line}" for line in _mask_lines(rows.masks, masking)]
         for example in rows.examples:
             yield _title(example), _example_lines(example)
+
+
+def _mixed(figures: PairFigures) -> Iterator[str]:
+    """With weights: how often a document of each source comes, and what that makes of the text."""
+    for label, times in (figures.repeats or {}).items():
+        share = figures.lengths[0].tokens_by_source[label] if figures.lengths else 0.0
+        yield f"  {label}: {times:.2f} times in an epoch, {share:.1%} of the tokens"
 
 
 def _row_lines(rows: RowFigures, figures: PairFigures) -> Iterator[str]:
@@ -286,6 +343,13 @@ def _row_lines(rows: RowFigures, figures: PairFigures) -> Iterator[str]:
             f"{rows.random_share:.1%} of the pairs have a random B (pairs.random_share"
             f" {figures.settings['pairs']['random_share']:g}; a document's last sentence has no next one)"
         )
+    if rows.swapped_share is not None:
+        yield f"{rows.swapped_share:.1%} of the pairs are swapped" + (
+            f"; {counted(rows.documents_without_row, 'documents are one sentence, without a row')}"
+            if rows.documents_without_row
+            else ""
+        )
+    if rows.mean_b is not None:
         yield f"mean {rows.mean_a:.1f} tokens in A, {rows.mean_b:.1f} in B"
 
 
@@ -294,12 +358,14 @@ def _mask_lines(masks: MaskFigures, masking: dict[str, Any]) -> Iterator[str]:
     yield (
         f"{masks.rate:.2%} of the maskable tokens are predicted (masking.rate {masking['rate']:g}): {masks.fewest} to"
         f" {masks.most} in a row, mean {masks.mean:.1f}, never more than {masks.cap}"
-        + (" but for a longer word" if masking["whole_word"] else "")
+        + ("" if masking["unit"] == "token" else " but for a longer word")
     )
     yield (
         f"of these {masks.masked_share:.1%} are [MASK] (set: {masking['mask_share']:.0%}), {masks.random_share:.1%} a"
         f" random token ({masking['random_share']:.0%}), {masks.kept_share:.1%} as they were ({rest:.0%})"
     )
+    runs = ", ".join(f"{count}: {share:.1%}" for count, share in masks.runs.items())
+    yield f"predicted tokens stand in runs (tokens in a run: share of the runs): {runs}"
 
 
 def _title(example: Example) -> str:

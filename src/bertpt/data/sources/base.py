@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 
+from bertpt.config.schema import AnySource
 from bertpt.errors import BertptError
 
 
@@ -36,3 +38,18 @@ class Reading:
     counts: Counter[str] = field(default_factory=Counter)
     say: Callable[[str], None] = lambda message: None
     max_documents: int | None = None
+
+
+def source_labels(sources: Sequence[AnySource]) -> list[str]:
+    """A label for each source, all different: its name, or made from its place."""
+    labels: list[str] = []
+    for source in sources:
+        place = source.name or getattr(source, "dataset", None) or getattr(source, "package", "").partition("==")[0]
+        place = place or PurePath(getattr(source, "path", None) or "").stem
+        label = base = re.sub(r"[^\w.-]+", "-", place).strip("-._") or source.kind
+        number = 1
+        while label in labels:
+            number += 1
+            label = f"{base}-{number}"
+        labels.append(label)
+    return labels

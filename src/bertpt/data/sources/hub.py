@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -17,12 +18,14 @@ from typing import Any
 
 import datasets
 import huggingface_hub
+import pyarrow as pa
 from datasets.exceptions import DatasetNotFoundError
 from huggingface_hub import constants
 from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 from huggingface_hub.utils.tqdm import disable_progress_bars
 
 from bertpt.config.schema import HubSource
+from bertpt.data.cached import to_download
 from bertpt.data.documents import compile_heading, documents_by_blank_line, documents_by_group, documents_by_heading
 from bertpt.data.lines import split_lines
 from bertpt.data.sources.base import RawDocument, Reading, SourceUnreachable
@@ -34,6 +37,7 @@ Row = Mapping[str, Any]
 
 _PROBE_SECONDS = 10.0
 _NAME_COLUMNS = ("title", "name", "id")
+_COMMIT = re.compile("[0-9a-f]{40}")
 _LONGEST_REASON = 300  # characters
 _UNREACHABLE = (ConnectionError, TimeoutError, OfflineModeIsEnabled)
 _DETOKENIZERS: dict[str, Callable[[str], str]] = {"wikitext": detokenize_wikitext}
@@ -95,10 +99,14 @@ def _is_connectivity(error: BaseException) -> bool:
     return isinstance(error, _UNREACHABLE) or any(kind.__name__ == "TransportError" for kind in type(error).__mro__)
 
 
-def _named_fault(source: HubSource, error: Exception) -> BertptError:
+def _named_fault(source: HubSource, error: Exception, cache: Path) -> BertptError:
     """One line for whatever ``datasets`` raises."""
     chain = list(_chain(error))
-    reason = (" ".join(str(error).split()) or type(error).__name__)[:_LONGEST_REASON]
+    said = " ".join(str(error).split()).partition(" For more information check:")[0]
+    reason = (said or type(error).__name__)[:_LONGEST_REASON]
+    if any(isinstance(part, pa.ArrowInvalid) for part in chain):
+        again = "" if Path(source.dataset).is_dir() else f"; remove {cache} to fetch all of it again"
+        return BertptError(f"{source.dataset}: a file of the data set is damaged: {reason}{again}")
     if not isinstance(error, DatasetNotFoundError) and any(map(_is_connectivity, chain)):
         return SourceUnreachable(f"{source.dataset}: {constants.ENDPOINT} cannot be reached: {reason}")
     if isinstance(error, (ValueError, KeyError, FileNotFoundError, NotImplementedError, HfHubHTTPError)):
@@ -114,7 +122,7 @@ def _load(source: HubSource, split: str, reading: Reading) -> Any:
     folder = _local_folder(source)
     cache = reading.downloads / "hub"
     offline = folder is None and not _is_reachable()
-    if folder is None and not offline and source.size:
+    if folder is None and not offline and to_download(source, reading.downloads):
         reading.say(f"downloading {source.dataset} ({source.size})")
     try:
         with _hub(cache, offline=offline):
@@ -127,14 +135,15 @@ def _load(source: HubSource, split: str, reading: Reading) -> Any:
                 cache_dir=str(cache),
             )
     except Exception as error:  # the library raises errors of every kind
-        raise _named_fault(source, error) from error
+        raise _named_fault(source, error, cache) from error
 
 
 def _say_commit(source: HubSource, dataset: Any, reading: Reading) -> None:
-    """Name the commit that was read, where no revision pins it."""
-    places = (dataset.info.download_checksums or {}) if source.revision is None else {}
-    commit = next((place.partition("@")[2].partition("/")[0] for place in places if "@" in place), None)
-    if commit:
+    """Name the commit that was read, where no revision pins it: the tables lie in a folder of its name."""
+    if source.revision is not None:
+        return
+    folders = (Path(file["filename"]).parent.name for file in dataset.cache_files)
+    if commit := next((name for name in folders if _COMMIT.fullmatch(name)), None):
         reading.say(f"{source.dataset}: read at revision {commit}; set revision to pin it")
 
 
@@ -144,7 +153,7 @@ def _rows(source: HubSource, dataset: Any, reading: Reading) -> Iterator[Row]:
         try:
             row = next(rows, None)
         except Exception as error:  # likewise
-            raise _named_fault(source, error) from error
+            raise _named_fault(source, error, reading.downloads / "hub") from error
         if row is None:
             return
         reading.counts["rows"] += 1

@@ -23,6 +23,7 @@ from bertpt.data.lines import is_blank, read_lines, split_lines
 from bertpt.data.sources.base import RawDocument, Reading
 from bertpt.data.sources.local_files import LocalFile, fingerprint_files, format_of, list_files
 from bertpt.errors import RequestError
+from bertpt.progress import counted
 
 _BATCH_ROWS = 1024
 
@@ -81,14 +82,18 @@ def _report(
     if empty:
         reading.counts["empty_files"] += len(empty)
         reading.say(
-            f"{source.path}: {len(empty)} files without text: {', '.join(empty[:5])}{' ...' * (len(empty) > 5)}"
+            f"{source.path}: {counted(len(empty), 'files without text')}:"
+            f" {', '.join(empty[:5])}{' ...' * (len(empty) > 5)}"
         )
     if files and rule == "heading" and not headings:
-        raise RequestError(f"{source.path}: heading: {source.heading!r} begins no line of {len(files)} files")
+        raise RequestError(
+            f"{source.path}: heading: {source.heading!r} begins no line of {counted(len(files), 'files')}"
+        )
     blank = reading.counts["files_with_blank_lines"]
     if source.documents == "auto" and blank:
         reading.say(
-            f"{source.path}: {blank} files hold blank lines between lines; each file is one document all the same"
+            f"{source.path}: {counted(blank, 'files hold blank lines between lines')}; each file is one document all"
+            " the same"
             " (documents: blank-line ends documents there, documents: file keeps this without a note)"
         )
 

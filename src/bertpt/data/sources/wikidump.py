@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, cast
-from urllib.parse import unquote, urlsplit
 from xml.parsers import expat
 
 from bertpt.config.schema import WikidumpSource
+from bertpt.data.cached import dump_place
 from bertpt.data.fetch import fetch
 from bertpt.data.sources.base import RawDocument, Reading
 from bertpt.data.sources.wikitext import FILE_NAMESPACES, plain_text
@@ -132,17 +132,11 @@ def read_dump(dump: Path | BinaryIO, name: str, reading: Reading) -> Iterator[Ra
         raise RequestError(f"{name}: not a MediaWiki dump: the root element is <{pages.root}>, not <mediawiki>")
 
 
-def _target(url: str, downloads: Path) -> Path:
-    """Where the file of ``url`` is kept; the address is part of the name, as many dumps share theirs."""
-    base = unquote(urlsplit(url).path).rpartition("/")[2] or "dump"
-    return downloads / f"{fingerprint(url)[:8]}-{base}"
-
-
 def _place(source: WikidumpSource, reading: Reading) -> Path:
     if (source.path is None) == (source.url is None):
         raise RequestError("corpus.sources: wikidump needs path or url (one of them)")
     if source.url is not None:
-        target = _target(source.url, reading.downloads)
+        target = dump_place(source.url, reading.downloads)
         return fetch(source.url, target, sha256=source.sha256, size=source.size, say=reading.say)
     path = Path(cast(str, source.path)).expanduser()
     if not path.is_file():
