@@ -32,14 +32,10 @@ from bertpt.train.step import Terms
 
 def pretraining_objective(model: BertForPreTraining, batch: Batch) -> Terms:
     """MLM and (with pairs) NSP loss terms and right predictions."""
-    output = model(batch)
-    losses = pretraining_losses(output, batch)
-    terms = {"mlm": losses.mlm}
-    correct = {"mlm": (output.mlm_logits.argmax(-1) == batch.masked_labels).sum()}
-    if losses.nsp is not None and output.nsp_logits is not None:
-        terms["nsp"] = losses.nsp
-        correct["nsp"] = (output.nsp_logits.argmax(-1) == batch.next_sentence_label).sum()
-    return Terms(terms, correct)
+    losses = pretraining_losses(model(batch), batch)
+    if losses.nsp is None or losses.nsp_right is None:
+        return Terms({"mlm": losses.mlm}, {"mlm": losses.mlm_right})
+    return Terms({"mlm": losses.mlm, "nsp": losses.nsp}, {"mlm": losses.mlm_right, "nsp": losses.nsp_right})
 
 
 def pretraining_counts(batch: Batch) -> dict[str, int]:
