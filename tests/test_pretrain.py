@@ -28,13 +28,13 @@ from bertpt.data.store import TokenStore
 from bertpt.errors import BertptError, RequestError, Stopped
 from bertpt.files import MANIFEST
 from bertpt.model.pretraining import BertForPreTraining
+from bertpt.signals import StopFlag
 from bertpt.train import loop
 from bertpt.train.checkpoint import checkpoints
 from bertpt.train.evaluate import evaluating, heldout_scores, predict_heldout
 from bertpt.train.evaluation import evaluate_run
 from bertpt.train.pretrain import PreTraining, heldout_stream, pretrain
 from bertpt.train.rundir import open_run
-from bertpt.train.signals import StopFlag
 
 TOTAL = 20
 TIMES = {"tokens_per_second", "rows_per_second"}

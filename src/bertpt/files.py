@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from bertpt import signals
 from bertpt.errors import BertptError, RequestError
 from bertpt.locks import claimed
 
@@ -115,11 +116,13 @@ def staged_directory(final: Path) -> Iterator[Path]:
                     _sync(path)
             sync_directory(aside)
             retired = final.with_name(f".{final.name}.{os.getpid()}.old")
-            if final.exists():
-                final.replace(retired)
-            aside.replace(final)
-            sync_directory(final.parent)
-            shutil.rmtree(retired, ignore_errors=True)
+            signals.check()
+            with signals.held():
+                if final.exists():
+                    final.replace(retired)
+                aside.replace(final)
+                sync_directory(final.parent)
+                shutil.rmtree(retired, ignore_errors=True)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 

@@ -14,6 +14,7 @@ from typing import Annotated, NoReturn
 import typer
 
 import bertpt
+from bertpt import signals
 from bertpt.cli import config, exchange, inspect, options, predict, stages, tasks
 from bertpt.errors import BertptError, RequestError, Stopped
 
@@ -56,6 +57,19 @@ app.add_typer(config.app, name="config")
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; every fault becomes one line (or one per fault) on stderr."""
+    with signals.answered():
+        try:
+            code = _run(arguments)
+        except KeyboardInterrupt:
+            code = INTERRUPTED
+        if code != INTERRUPTED:
+            return code
+        stopped = "interrupted" if (name := signals.received()) is None else f"stopped by {name}"
+        _say(f"{stopped}; the same command goes on from what was finished")
+        return Stopped.exit_code
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     try:
         code = app(args=arguments, prog_name="bertpt", standalone_mode=False)
         sys.stdout.flush()
@@ -65,14 +79,11 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except SystemExit as error:
         return error.code if isinstance(error.code, int) else 1
     except KeyboardInterrupt:
-        code = INTERRUPTED
+        raise
     except BaseException as error:  # a panic in a Rust library is no Exception
         if options.debugging():
             traceback.print_exc()
         return _report(error)
-    if code == INTERRUPTED:
-        _say("interrupted; the same command goes on from what was finished")
-        return Stopped.exit_code
     return code if isinstance(code, int) else 0
 
 
@@ -116,4 +127,6 @@ def _open_streams() -> None:
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """The entry point: run one command and exit."""
     _open_streams()
-    sys.exit(run(arguments))
+    with signals.second_at_once():
+        code = run(arguments)
+    sys.exit(code)

@@ -18,11 +18,11 @@ from bertpt.batch import Batch
 from bertpt.config.schema import Train
 from bertpt.errors import BertptError, Stopped
 from bertpt.progress import Progress
+from bertpt.signals import StopFlag
 from bertpt.train.checkpoint import Checkpoint, newest_checkpoint, restore, save_checkpoint
 from bertpt.train.logs import MetricsLog
 from bertpt.train.optim import build_optimizer
 from bertpt.train.schedule import learning_rate
-from bertpt.train.signals import StopFlag
 from bertpt.train.step import Terms, Totals, train_step
 
 
