@@ -78,6 +78,7 @@ def _forget() -> None:
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
 
+
 @contextlib.contextmanager
 def answered() -> Iterator[None]:
     """Let the first signal inside raise :class:`Interrupted`, or be noted by :class:`StopFlag`.

@@ -24,9 +24,9 @@ from bertpt.tasks.encode import encode_rows
 from bertpt.tasks.examples import Example, limited, read_examples, refuse, unseen_labels
 from bertpt.tasks.metrics import confusion
 from bertpt.tasks.rundir import TaskRun, open_task_run
-from bertpt.tasks.work import BEST
 from bertpt.train.checkpoint import Checkpoint, open_weights, restore
 from bertpt.train.pretrain import choose_device, choose_precision
+from bertpt.train.rundir import BEST
 
 
 @dataclass(frozen=True, slots=True)

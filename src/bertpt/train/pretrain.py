@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -25,7 +27,8 @@ from bertpt.train.checkpoint import checkpoints
 from bertpt.train.evaluate import EVALUATION_SEED, heldout_scores, predict_heldout
 from bertpt.train.initial import InitialWeights, checked_start, start_from
 from bertpt.train.loop import Loop
-from bertpt.train.rundir import Run, opened_alone
+from bertpt.train.rundir import BEST, Run, opened_alone
+from bertpt.train.saving import Writer, copied, write_weights
 from bertpt.train.step import Terms
 
 
@@ -70,6 +73,10 @@ def _processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def _now(job: Callable[[], object]) -> None:
+    job()
+
+
 class PreTraining:
     """The work of a pre-training run, for the loop: phases of rows of growing length, MLM and NSP.
 
@@ -78,9 +85,17 @@ class PreTraining:
         store: the tokens.
         device: where the model and the batches go.
         precision: of the evaluation, ``fp32`` or ``bf16``.
+        later: does what takes time, in its order, while training goes on (``Writer.submit``); default: at once.
     """
 
-    def __init__(self, run: Run, store: TokenStore, device: torch.device, precision: str) -> None:
+    def __init__(
+        self,
+        run: Run,
+        store: TokenStore,
+        device: torch.device,
+        precision: str,
+        later: Callable[[Callable[[], object]], None] = _now,
+    ) -> None:
         config = run.config
         self.run, self.config, self.store, self.device, self.precision = run, config, store, device, precision
         torch.manual_seed(config.train.seed)
@@ -88,6 +103,8 @@ class PreTraining:
         self.total = sum(phase.steps for phase in config.train.phases)
         self.loss_weights = {"mlm": 1.0, "nsp": config.train.nsp_weight}
         self._streams = [self._stream(index, [0]) for index in range(len(config.train.phases))]
+        self._later = later
+        self.best: dict[str, float] | None = None
 
     objective = staticmethod(pretraining_objective)
     count_terms = staticmethod(pretraining_counts)
@@ -137,7 +154,11 @@ class PreTraining:
         return step == begin + self.config.train.phases[index].steps
 
     def evaluate(self, step: int, before_batch: Callable[[], None] = lambda: None) -> dict[str, float]:
-        """Scores on the held-out rows at the length of the phase that update ``step`` belongs to."""
+        """Scores on the held-out rows at the length of the phase that update ``step`` belongs to.
+
+        The weights are kept in ``best/`` when their masked-word loss is the lowest of their phase's length so far: at
+        another length it cannot be compared. One that is no number is never the best.
+        """
         length = self.config.train.phases[self._phase(step)[0]].length
         predictions = predict_heldout(
             self.model,
@@ -146,7 +167,13 @@ class PreTraining:
             precision=self.precision,
             before_batch=before_batch,
         )
-        return heldout_scores(predictions)
+        scores = heldout_scores(predictions)
+        best, loss = self.best, scores["mlm_loss"]
+        if math.isfinite(loss) and (best is None or best["length"] != length or loss < best["mlm_loss"]):
+            self.best = {"step": step, "length": length, "mlm_loss": loss}
+            weights = copied(self.model.state_dict())
+            self._later(partial(write_weights, self.run.directory / BEST, step, weights, self.state(step)))
+        return scores
 
     def state(self, step: int) -> dict[str, Any]:
         """Rows before each epoch of each phase so far, and the facts by which the weights can be read."""
@@ -155,6 +182,7 @@ class PreTraining:
         self._streams[index].plans.locate((step - begin) * self.config.train.phases[index].batch_size)
         return {
             "starts": [list(stream.plans.starts) for stream in self._streams],
+            "best": self.best,
             "model": plain(self.config.model),
             "vocab_size": self.store.vocab_size,
             "nsp": self.config.pairs.rule != "none",
@@ -162,6 +190,7 @@ class PreTraining:
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Take back what ``state`` gave."""
+        self.best = state["best"]
         self._streams = [self._stream(index, list(starts)) for index, starts in enumerate(state["starts"])]
 
     def shown(self, values: Mapping[str, float]) -> dict[str, str]:
@@ -230,11 +259,12 @@ def _train(
 ) -> None:
     device = choose_device(run.config.train.device)
     precision = choose_precision(run.config.train.precision, device)
-    work = PreTraining(run, store, device, precision)
+    writer = Writer()
+    work = PreTraining(run, store, device, precision, writer.submit)
     if initial is not None and not checkpoints(run.directory):
         for line in start_from(work.model, initial, load_tokenizer(run.tokenizer)):
             say(line)
-    loop = Loop(run.directory, work, run.config.train, precision=precision, say=say)
+    loop = Loop(run.directory, work, run.config.train, precision=precision, say=say, writer=writer)
     if loop.finished:
         say(f"{run.directory}: finished ({work.total} updates); nothing to do")
         return

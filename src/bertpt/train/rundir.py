@@ -15,6 +15,8 @@ from bertpt.errors import RequestError
 from bertpt.files import read_json, staged_directory, write_json
 from bertpt.locks import only_one
 
+BEST = "best"  # folder of a run that holds the weights with the best held-out score
+
 # Changing these changes neither the result nor the data: a resumed run takes the new values. Weights and words may lie
 # elsewhere now, for what they hold is compared by fingerprint.
 _FREE = {
@@ -29,6 +31,8 @@ _FREE = {
     "train.eval_every",
     "train.save_every",
     "train.keep",
+    "train.keep_every",
+    "train.max_skips",
     "evaluate.max_rows",
     "evaluate.batch_size",
 }
