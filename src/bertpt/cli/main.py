@@ -100,6 +100,9 @@ def _report(error: BaseException) -> int:
     if isinstance(error, typer.Abort):
         _say("aborted")
         return 1
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        _say(f"{error.filename}: {error.strerror}")
+        return 1
     message = " ".join(f"{type(error).__name__}: {error}".split())
     _say(message if options.debugging() else f"{message} (unexpected; the same command with --debug shows where)")
     return 1

@@ -101,7 +101,7 @@ def create_or_resume(config: Config, facts: dict[str, Any], tokenizer: Path, *, 
         run = open_run(directory)
         _refuse_other(run, config, facts)
         return Run(directory, config, facts)
-    with staged_directory(directory) as aside:
+    with staged_directory(directory, replace=overwrite) as aside:
         (aside / "config.yaml").write_text(as_yaml(config), encoding="utf-8")
         shutil.copytree(tokenizer, aside / "tokenizer")
         write_json(aside / "run.json", facts)
