@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import traceback
 from collections.abc import Sequence
 from typing import Annotated, NoReturn
@@ -57,11 +58,14 @@ app.add_typer(config.app, name="config")
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; every fault becomes one line (or one per fault) on stderr."""
+    before, threading.excepthook = threading.excepthook, _thread_fault
     with signals.answered():
         try:
             code = _run(arguments)
         except KeyboardInterrupt:
             code = INTERRUPTED
+        finally:
+            threading.excepthook = before
         if code != INTERRUPTED:
             return code
         stopped = "interrupted" if (name := signals.received()) is None else f"stopped by {name}"
@@ -85,6 +89,12 @@ def _run(arguments: Sequence[str] | None) -> int:
             traceback.print_exc()
         return _report(error)
     return code if isinstance(code, int) else 0
+
+
+def _thread_fault(found: threading.ExceptHookArgs) -> None:
+    """A library's thread that meets a full or vanished disk: whoever uses it gets the fault as well, and tells it."""
+    if options.debugging() or not isinstance(found.exc_value, OSError):
+        threading.__excepthook__(found)
 
 
 def _report(error: BaseException) -> int:

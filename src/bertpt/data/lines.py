@@ -1,7 +1,8 @@
 """Lines of text out of files: the reader that names file, line and byte when something is wrong.
 
 Only LF, CRLF and CR end a line, so the number of lines is that of ``wc -l`` and a copy of a file with
-other line ends gives the same lines. Memory is bounded by one block and one line, whatever the file size; one of more than 256 MiB is refused.
+other line ends gives the same lines. Memory is bounded by one block and one line, whatever the file
+size; a line of more than 256 MiB is refused.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -15,19 +16,19 @@ from bertpt.batch import Batch
 from bertpt.config import Config, plain
 from bertpt.data.baselines import unigram_entropy, unigram_probabilities
 from bertpt.data.loader import BatchStream
-from bertpt.data.locate import finished_store, tokenizer_dir
+from bertpt.data.locate import finished_store, tokenizer_dir, trained_store
 from bertpt.data.paircheck import check_pairs
 from bertpt.data.store import TokenStore
 from bertpt.data.wordpiece import load_tokenizer
-from bertpt.errors import RequestError
+from bertpt.errors import BertptError, RequestError
 from bertpt.files import check_hashes
 from bertpt.model.pretraining import BertForPreTraining, pretraining_losses
 from bertpt.progress import say as say_stderr
 from bertpt.train.checkpoint import checkpoints
 from bertpt.train.evaluate import EVALUATION_SEED, heldout_scores, predict_heldout
-from bertpt.train.initial import InitialWeights, checked_start, start_from
+from bertpt.train.initial import InitialWeights, checked_start, start_from, with_keys
 from bertpt.train.loop import Loop
-from bertpt.train.rundir import BEST, Run, opened_alone
+from bertpt.train.rundir import BEST, Run, opened_alone, weights_are_gone
 from bertpt.train.saving import Writer, copied, write_weights
 from bertpt.train.step import Terms
 
@@ -240,13 +241,18 @@ def pretrain(
             holds another configuration.
         Stopped: interrupted after saving.
     """
-    store = TokenStore.open(finished_store(config))
+    there = weights_are_gone(config) if initial is None and not overwrite else None
+    place = finished_store(config) if there is None else trained_store(config, there.facts["store"])
+    store = TokenStore.open(place)
     check_hashes(store.directory, store.manifest)
     check_pairs(store.manifest, config.pairs.rule)
     choose_device(config.train.device)  # refuses before anything is written
-    tokenizer = tokenizer_dir(config)
-    facts = {"store": store.manifest["fingerprint"]}
-    if initial is not None or config.model.init_from is not None:
+    tokenizer = tokenizer_dir(config) if there is None else there.tokenizer
+    facts = {"store": store.manifest["fingerprint"], "tokenizer": store.manifest["inputs"].get("tokenizer")}
+    if there is not None:
+        config = config.model_copy(update={"model": with_keys(there.config.model, config.model)})
+        facts["initial"] = there.facts["initial"]
+    elif initial is not None or config.model.init_from is not None:
         config = checked_start(config, initial, load_tokenizer(tokenizer))
         facts |= {} if initial is None else {"initial": initial.fingerprint()}
     with opened_alone(config, facts, tokenizer, overwrite=overwrite) as run:
@@ -274,4 +280,19 @@ def _train(
         f"{run.directory}: {sum(p.numel() for p in work.model.parameters()):,} parameters on {device},"
         f" {len(store.train.ids):,} tokens; a model without context ends near the unigram entropy {entropy:.2f} nats"
     )
-    loop.train("pretrain", progress=progress)
+    with _named_worker_faults():
+        loop.train("pretrain", progress=progress)
+
+
+@contextlib.contextmanager
+def _named_worker_faults() -> Iterator[None]:
+    """Torch raises a plain RuntimeError, wherever training stands, when a loader process is gone."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "DataLoader worker" not in str(error):
+            raise
+        raise BertptError(
+            "a loader process has died (killed, perhaps for want of memory); the same command goes on from the last"
+            " checkpoint, with fewer of them after --set train.workers=0"
+        ) from error

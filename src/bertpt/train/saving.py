@@ -74,9 +74,7 @@ def check_room(run: Path, model: nn.Module, optimizer: Optimizer) -> None:
         BertptError: the run's directory is gone, or too little is free; says how much is needed.
     """
     if not run.is_dir():
-        raise BertptError(
-            f"{run}: the run's directory is gone, so nothing can be saved; bring it back and go on with it"
-        )
+        raise BertptError(f"{run}: the run's directory is gone: nothing can be saved; bring it back to go on with it")
     tensors = [*model.state_dict().values(), *_optimizer_tensors(model, optimizer).values()]
     needed = sum(tensor.numel() * tensor.element_size() for tensor in tensors) + _ROOM
     free = shutil.disk_usage(run).free
