@@ -16,10 +16,10 @@ from train_helpers import Tiny, quiet
 from bertpt.data.locate import documents_dir, finished_store, tokenizer_dir
 from bertpt.data.prepare import prepare
 from bertpt.errors import BertptError, RequestError
-from bertpt.train import checkpoint
-from bertpt.train.checkpoint import save_checkpoint
+from bertpt.train import saving
 from bertpt.train.pretrain import pretrain
 from bertpt.train.rundir import open_run
+from bertpt.train.saving import save_checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def test_a_disk_that_fills_while_weights_are_saved_is_one_line(tmp_path: Path, m
     model = torch.nn.Linear(2, 2)
     optimizer = torch.optim.AdamW(model.parameters())
     save_checkpoint(tmp_path, 1, model, optimizer, {}, keep=2)
-    monkeypatch.setattr(checkpoint, "save_file", full)
+    monkeypatch.setattr(saving, "save_file", full)
     with pytest.raises(BertptError, match=r"step-00000002: cannot write: No space left on device \("):
         save_checkpoint(tmp_path, 2, model, optimizer, {}, keep=2)
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000001"]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bertpt import signals
 from bertpt.cli import options
 
 if TYPE_CHECKING:
@@ -141,12 +142,14 @@ def pretrain(
     data_dir: options.DataDir = None,
     runs_dir: options.RunsDir = None,
     overwrite: options.Overwrite = False,
+    stop_after: options.StopAfter = None,
     dry_run: options.DryRun = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> None:
     """Pre-train, or go on with the run of that name where it stopped."""
+    signals.time_limit(stop_after)
     configuration = options.load(config, overrides, data_dir, runs_dir)
     if dry_run:
         return _dry(configuration, quiet, as_json)
@@ -188,12 +191,14 @@ def run(
     data_dir: options.DataDir = None,
     runs_dir: options.RunsDir = None,
     overwrite: options.Overwrite = False,
+    stop_after: options.StopAfter = None,
     dry_run: options.DryRun = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> None:
     """All stages: download, tokenizer, token store, pre-training, evaluation. Finished ones are skipped."""
+    signals.time_limit(stop_after)
     configuration = options.load(config, overrides, data_dir, runs_dir)
     if dry_run:
         return _dry(configuration, quiet, as_json)

@@ -445,6 +445,12 @@ class Train(Section):
     eval_every: Count = Field(1000, description="Updates between evaluations during training; 0: only at the end.")
     save_every: Positive = Field(1000, description="Updates between checkpoints; one is always saved at the end.")
     keep: Positive = Field(2, description="Newest checkpoints that are kept.")
+    keep_every: Count = Field(0, description="Checkpoints of every so many updates are kept for good; 0: of none.")
+    max_skips: Positive = Field(
+        10,
+        description="An update whose loss or gradient is no finite number is left out; after so many in a row the run"
+        " stops.",
+    )
 
 
 class Evaluate(Section):

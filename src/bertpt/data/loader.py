@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 from bisect import bisect_right
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from multiprocessing import resource_tracker
@@ -26,8 +26,9 @@ from bertpt.config.schema import Masking, Pairs
 from bertpt.data.masking import Masker, max_predictions, row_keys, static_keys
 from bertpt.data.mixture import Mixture
 from bertpt.data.plan import ROW, pair_labels, plan_epoch
+from bertpt.data.plan_cache import kept_plan
 from bertpt.data.store import Split, Tokens, TokenStore
-from bertpt.files import fingerprint, write_file
+from bertpt.files import fingerprint
 
 I64 = NDArray[np.int64]
 
@@ -103,21 +104,6 @@ def masked_rows(
 
 
 @contextmanager
-def _alone(lock: Path) -> Iterator[None]:
-    """Let one process in at a time, so that of many workers and ranks one plans and the others wait.
-
-    Where the system or the disk has no locks all plan, with the same result.
-    """
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    with lock.open("wb") as file:
-        with suppress(ImportError, OSError):
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-@contextmanager
 def _signals_held() -> Iterator[None]:
     """Workers that are started inside never get the signals that ask the program to stop.
 
@@ -186,15 +172,7 @@ class EpochPlans:
             return make()
         mixture = None if self.mixture is None else asdict(self.mixture)
         settings = [self.split, self.pairs.model_dump(), self.length, self.seed, ROW.descr, mixture]
-        stem = "plan-" + fingerprint(settings)[:8]
-        path = self.cache / f"{stem}-{epoch}.bin"
-        with _alone(self.cache / f"{stem}.lock"):
-            if not path.is_file():
-                write_file(path, make().view(np.uint8).data)
-                if epoch >= 2:
-                    (self.cache / f"{stem}-{epoch - 2}.bin").unlink(missing_ok=True)
-            rows: NDArray[Any] = np.memmap(path, ROW, mode="r")
-            return rows
+        return kept_plan(self.cache, "plan-" + fingerprint(settings)[:8], epoch, make)
 
     def locate(self, row: int) -> tuple[int, int]:
         """Epoch and place in its plan of the ``row``-th row of the whole sequence."""

@@ -20,9 +20,9 @@ from bertpt.tasks.examples import limited, places, read_known
 from bertpt.tasks.kinds import TASKS, build
 from bertpt.tasks.rundir import TaskRun, open_task_run
 from bertpt.tasks.task import Facts, Task
-from bertpt.tasks.work import BEST
 from bertpt.train.checkpoint import Checkpoint, open_weights, restore
 from bertpt.train.pretrain import choose_device, choose_precision
+from bertpt.train.rundir import BEST
 
 
 @dataclass(frozen=True, slots=True)

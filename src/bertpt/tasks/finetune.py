@@ -82,7 +82,7 @@ def finetune(
             for line in news:
                 say(line)
         work = FineTuning(run.directory, parts, config.train, device)
-        loop = Loop(run.directory, work, work.loop_settings(), precision=precision, say=say)
+        loop = Loop(run.directory, work, work.loop_settings(), precision=precision, say=say, rate_key="train.lr")
         if loop.finished:
             say(f"{run.directory}: finished ({work.total} updates); nothing to train")
         loop.train(config.task, progress=progress)

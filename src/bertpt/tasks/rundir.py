@@ -89,7 +89,7 @@ def create_or_resume(
         return TaskRun(directory, config, inputs, facts)
     if directory.exists() and not is_task_run(directory):
         raise RequestError(f"{directory}: is no fine-tuned run, so --overwrite leaves it; set another name")
-    with staged_directory(directory) as aside:
+    with staged_directory(directory, replace=overwrite) as aside:
         (aside / CONFIG).write_text(as_yaml(config), encoding="utf-8")
         positions = start.model.max_position_embeddings
         wordpiece.save(aside / "tokenizer", start.tokens, start.normalising, max_length=positions)

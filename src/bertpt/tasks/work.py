@@ -17,10 +17,9 @@ from bertpt.batch import Batch
 from bertpt.config.finetune.common import TaskTrain
 from bertpt.config.schema import Optimizer, Phase, Schedule, Train
 from bertpt.tasks.encode import epoch_order
-from bertpt.train.checkpoint import save_weights
+from bertpt.train.rundir import BEST
+from bertpt.train.saving import save_weights
 from bertpt.train.step import CountTerms, Objective, Terms
-
-BEST = "best"  # folder of a run that holds the weights of its best epoch
 
 
 @dataclass(frozen=True, slots=True)
