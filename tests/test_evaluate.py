@@ -75,7 +75,7 @@ def test_losses_are_those_of_one_row_at_a_time(store: TokenStore) -> None:
         assert batch.next_sentence_label is not None
         with torch.no_grad():
             output = model(batch)
-        shares = output.mlm_logits.double().softmax(-1)
+            shares = output.mlm_logits.double().softmax(-1)
         mlm += [-math.log(shares[i, y]) for i, y in enumerate(batch.masked_labels.tolist())]
         nsp.append(-math.log(output.nsp_logits.double().softmax(-1)[0, int(batch.next_sentence_label)]))
         second += [bool(batch.token_type_ids[p]) for p in batch.masked_positions.tolist()]
@@ -204,12 +204,13 @@ class Cheat(nn.Module):
     def forward(self, batch: Batch) -> PreTrainingOutput:
         assert batch.masked_labels is not None
         assert batch.next_sentence_label is not None
-        logits = self.unigram.expand(batch.predictions, -1)
-        pairs = torch.zeros(batch.rows, 2)
-        if self.knows:
-            logits = 50.0 * nn.functional.one_hot(batch.masked_labels, V)
-            pairs = 50.0 * nn.functional.one_hot(batch.next_sentence_label, 2)
-        return PreTrainingOutput(logits, pairs)
+        if not self.knows:
+            return PreTrainingOutput(
+                torch.zeros(batch.predictions, V), torch.eye(V), self.unigram, torch.zeros(batch.rows, 2)
+            )
+        answers = 50.0 * nn.functional.one_hot(batch.masked_labels, V)
+        pairs = 50.0 * nn.functional.one_hot(batch.next_sentence_label, 2)
+        return PreTrainingOutput(answers, torch.eye(V), torch.zeros(V), pairs)
 
 
 def test_a_model_of_unigrams_scores_what_its_baseline_says(store: TokenStore) -> None:

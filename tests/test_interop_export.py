@@ -129,13 +129,19 @@ def test_the_vocabulary_has_its_true_size_and_the_decoder_is_stored_once(pairs: 
         assert file.metadata() == {"format": "pt"}
 
 
+def _word(token: str) -> str:
+    return token.removeprefix("##")
+
+
 def test_fill_mask_says_the_same_words(pairs: Path, exported: Path) -> None:
     from transformers import pipeline
 
     text = "bada [MASK] kilo thé"
     theirs = pipeline("fill-mask", model=str(exported), tokenizer=str(exported), device="cpu")(text, top_k=4)
     [ours] = Predictor.open(pairs, say=quiet).fill_mask(text, top=4)
-    assert [guess["token_str"] for guess in theirs] == [token.replace("##", "") for token in ours.tokens]
+    assert [guess["token_str"].replace("##", "") for guess in theirs] == [
+        token.replace("##", "") for token in ours.tokens
+    ]
     assert [guess["score"] for guess in theirs] == pytest.approx(ours.probabilities, abs=1e-5)
 
 

@@ -66,7 +66,7 @@ def strike(monkeypatch: pytest.MonkeyPatch, place: str, number: int, call: int =
 STAGES = {
     "download": "bertpt.data.documents.DocumentWriter.add",
     "train-tokenizer": "bertpt.data.tokenizer.learn_vocabulary",
-    "prepare": "bertpt.data.prepare.Encoder.encode_split",
+    "prepare": "bertpt.data.parts.Encoder.encode",
 }
 
 

@@ -62,7 +62,9 @@ def name_first(model: nn.Module, losses: Callable[[], Tensor]) -> str:
         if bool(not_finite([loss])):
             return "first in the loss itself"
         loss.backward()  # type: ignore[no-untyped-call]
-        for module in reversed(passed):
+        # A head whose parameters are used without calling it stands at the end.
+        aside = [module for module in names if module not in set(passed)]
+        for module in [*reversed(aside), *reversed(passed)]:
             for name, parameter in module.named_parameters(recurse=False):
                 if parameter.grad is not None and bool(not_finite([parameter.grad])):
                     return f"first in the gradient of {names[module]}.{name}"
