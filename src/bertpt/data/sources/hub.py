@@ -48,7 +48,7 @@ def _local_folder(source: HubSource) -> Path | None:
     if path.is_dir():
         return path
     if source.dataset.startswith(("/", ".", "~")) or source.dataset.count("/") > 1:
-        raise RequestError(f"{path}: no such folder (corpus.sources: hub.dataset)")
+        raise RequestError(f"{path}: no such folder (hub.dataset)")
     return None
 
 
@@ -110,7 +110,7 @@ def _named_fault(source: HubSource, error: Exception) -> BertptError:
 # --- rows -----------------------------------------------------------------------------------------------------
 
 
-def _load(source: HubSource, split: str, reading: Reading) -> Any:
+def load(source: HubSource, split: str, reading: Reading) -> Any:
     folder = _local_folder(source)
     cache = reading.downloads / "hub"
     offline = folder is None and not _is_reachable()
@@ -130,7 +130,7 @@ def _load(source: HubSource, split: str, reading: Reading) -> Any:
         raise _named_fault(source, error) from error
 
 
-def _say_commit(source: HubSource, dataset: Any, reading: Reading) -> None:
+def say_commit(source: HubSource, dataset: Any, reading: Reading) -> None:
     """Name the commit that was read, where no revision pins it."""
     places = (dataset.info.download_checksums or {}) if source.revision is None else {}
     commit = next((place.partition("@")[2].partition("/")[0] for place in places if "@" in place), None)
@@ -215,9 +215,9 @@ def _documents(source: HubSource, rows: Iterable[Row], label: str) -> Iterator[R
 
 
 def _read_split(source: HubSource, split: str, reading: Reading) -> Iterator[RawDocument]:
-    dataset = _load(source, split, reading)
+    dataset = load(source, split, reading)
     if not source.streaming:
-        _say_commit(source, dataset, reading)
+        say_commit(source, dataset, reading)
     rows = _rows(source, dataset, reading)
     first = next(rows, None)
     if first is None:
