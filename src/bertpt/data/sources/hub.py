@@ -111,6 +111,13 @@ def _named_fault(source: HubSource, error: Exception) -> BertptError:
 
 
 def load(source: HubSource, split: str, reading: Reading) -> Any:
+    """The rows of a split, as ``datasets`` gives them; ``reading.downloads`` keeps what is fetched.
+
+    Raises:
+        SourceUnreachable: the hub does not answer and its files are not in the cache.
+        RequestError: no such data set, config, split or revision.
+        BertptError: the files are damaged.
+    """
     folder = _local_folder(source)
     cache = reading.downloads / "hub"
     offline = folder is None and not _is_reachable()
