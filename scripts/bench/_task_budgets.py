@@ -130,14 +130,14 @@ def questions(train_file: str, test_file: str, train: int, heldout: int, test: i
     return split
 
 
-def articles(file: str, train: int, heldout: int, test: int, *, group: str, text: str) -> Split:
-    """JSON lines without those whose text stands before, the parts balanced by ``group``."""
+def articles(file: str, train: int, heldout: int, test: int, *, category: str, text: str) -> Split:
+    """JSON lines without those whose text stands before, the parts balanced by ``category``."""
 
     def split(data: Path, folder: Path) -> Splits:
         groups: dict[str, dict[str, str]] = {}
         for line in text_of(data / file).splitlines():
             row = json.loads(line)
-            groups.setdefault(row[group], {}).setdefault(" ".join(row[text].split()), line)
+            groups.setdefault(row[category], {}).setdefault(" ".join(row[text].split()), line)
         parts: dict[str, list[str]] = {"test": [], "dev": [], "train": []}
         for name in sorted(groups):
             rows = sorted(groups[name].values())
@@ -250,7 +250,7 @@ ENTRIES: dict[str, Entry] = {
     "bbc": Entry(
         what="BBC news summaries, 150 articles of train, 150 of test",
         metric="rouge2",
-        split=articles("bbc_news_summary/bbc_news_summary.jsonl", 150, 50, 150, group="category", text="article"),
+        split=articles("bbc_news_summary/bbc_news_summary.jsonl", 150, 50, 150, category="category", text="article"),
         config={
             "task": "summarization",
             "data": {"headline": True},

@@ -1,8 +1,7 @@
 """Speed of a fine-tuning update beside transformers: the same generated rows, in turn (A B A B ...) in one process.
 
 Lengths are drawn from a log-normal distribution with the mean and spread that was measured on the named data. Both
-sides begin with tokenized rows and draw whole epochs of batches of 32: batches are built, computed, logged, nothing is
-scored or saved.
+sides begin with tokenized rows and draw whole epochs: batches are built and computed, nothing is scored or saved.
 """
 
 from __future__ import annotations
@@ -28,24 +27,25 @@ from bertpt.tasks.work import FineTuning, Parts
 from bertpt.train import optim
 from bertpt.train.step import Totals, train_step
 
-VOCAB, BATCH, LR, CLIP = 30_522, 32, 1e-4, 1.0
+VOCAB, LR, CLIP = 30_522, 1e-4, 1.0
 SHAPE = Model(hidden_size=384, num_hidden_layers=6, num_attention_heads=12)  # of MiniLM-L6
 
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """Tokens of a row: mean and standard deviation, specials included, the largest, and batches of a turn."""
+    """Tokens of a row: mean and standard deviation, specials included, the largest; rows of a batch; its batches."""
 
     mean: float
     sd: float
     largest: int
+    batch: int
     batches: int
 
 
 KINDS = {
-    "SST-2, phrases": Lengths(13.3, 9.4, 66, 12),
-    "CoNLL-2003, sentences": Lengths(21.9, 17.0, 128, 8),
-    "QED, windows": Lengths(200.0, 75.0, 384, 1),
+    "SST-2, phrases": Lengths(13.4, 9.6, 66, 32, 4),
+    "CoNLL-2003, sentences": Lengths(20.0, 13.0, 128, 32, 3),
+    "QED, windows": Lengths(174.0, 80.0, 384, 8, 2),
 }
 
 
@@ -56,7 +56,7 @@ def make_lengths(kind: Lengths, count: int) -> np.ndarray:
     return np.clip(drawn.round().astype(np.int64), 3, kind.largest)
 
 
-def ours(ids: np.ndarray, offsets: np.ndarray, labels: torch.Tensor) -> Callable[[int], None]:
+def ours(ids: np.ndarray, offsets: np.ndarray, labels: torch.Tensor, size: int) -> Callable[[int], None]:
     """So many updates of bertpt."""
     model = BertForSequenceClassification(SHAPE, VOCAB, 2).train()
     optimizer = optim.build_optimizer(model, Optimizer(lr=LR))
@@ -72,7 +72,7 @@ def ours(ids: np.ndarray, offsets: np.ndarray, labels: torch.Tensor) -> Callable
         metric="accuracy",
         facts={},
     )
-    work = FineTuning(Path(), parts, TaskTrain(epochs=10_000, batch_size=BATCH), torch.device("cpu"))
+    work = FineTuning(Path(), parts, TaskTrain(epochs=10_000, batch_size=size), torch.device("cpu"))
     batches, totals = work.updates(0), Totals.empty()
 
     def updates(count: int) -> None:
@@ -93,7 +93,7 @@ def ours(ids: np.ndarray, offsets: np.ndarray, labels: torch.Tensor) -> Callable
     return updates
 
 
-def theirs(ids: np.ndarray, offsets: np.ndarray, labels: torch.Tensor) -> Callable[[int], None]:
+def theirs(ids: np.ndarray, offsets: np.ndarray, labels: torch.Tensor, size: int) -> Callable[[int], None]:
     """So many updates of transformers, padded to the longest row of the batch."""
     import transformers
 
@@ -116,8 +116,8 @@ def theirs(ids: np.ndarray, offsets: np.ndarray, labels: torch.Tensor) -> Callab
         draw = torch.Generator().manual_seed(0)
         while True:
             order = torch.randperm(len(rows), generator=draw).tolist()
-            for begin in range(0, len(order) - BATCH + 1, BATCH):
-                yield [rows[index] for index in order[begin : begin + BATCH]]
+            for begin in range(0, len(order) - size + 1, size):
+                yield [rows[index] for index in order[begin : begin + size]]
 
     drawn = batches()
 
@@ -130,11 +130,11 @@ def theirs(ids: np.ndarray, offsets: np.ndarray, labels: torch.Tensor) -> Callab
 
 def measure(kind: Lengths, turns: int) -> dict[str, Any]:
     """Medians over the turns; a turn of each side is one epoch of the same rows."""
-    lengths = make_lengths(kind, kind.batches * BATCH)
+    lengths = make_lengths(kind, kind.batches * kind.batch)
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     ids = np.random.default_rng(1).integers(1000, VOCAB, int(offsets[-1])).astype(np.int32)
     labels = torch.arange(len(lengths)) % 2
-    sides = {"ours": ours(ids, offsets, labels), "theirs": theirs(ids, offsets, labels)}
+    sides = {"ours": ours(ids, offsets, labels, kind.batch), "theirs": theirs(ids, offsets, labels, kind.batch)}
     seconds: dict[str, list[float]] = {side: [] for side in sides}
     for turn in range(turns + 1):  # the first one warms up
         for side, updates in sides.items():
@@ -154,9 +154,11 @@ def measure(kind: Lengths, turns: int) -> dict[str, Any]:
 def print_speed(turns: int) -> None:
     """As a Markdown table."""
     torch.set_flush_denormal(True)
-    print(f"MiniLM-L6's shape (6x384), batch {BATCH}, fp32, dropout 0.1, medians of {turns} turns")
-    print("| lengths | rows/s | tokens/s | transformers: rows/s | tokens/s | ratio |\n|---|---|---|---|---|---|")
+    print(f"MiniLM-L6's shape (6x384), fp32, dropout 0.1, medians of {turns} turns")
+    print(
+        "| lengths | batch | rows/s | tokens/s | transformers: rows/s | tokens/s | ratio |\n|---|---|---|---|---|---|---|"
+    )
     for name, kind in KINDS.items():
         found = measure(kind, turns)
         cells = [f"{found[unit][side]:,.0f}" for side in ("ours", "theirs") for unit in ("rows", "tokens")]
-        print(f"| {name} | " + " | ".join(cells) + f" | {found['ratio']:.2f} |", flush=True)
+        print(f"| {name} | {kind.batch} | " + " | ".join(cells) + f" | {found['ratio']:.2f} |", flush=True)
