@@ -155,9 +155,8 @@ def print_speed(turns: int) -> None:
     """As a Markdown table."""
     torch.set_flush_denormal(True)
     print(f"MiniLM-L6's shape (6x384), fp32, dropout 0.1, medians of {turns} turns")
-    print(
-        "| lengths | batch | rows/s | tokens/s | transformers: rows/s | tokens/s | ratio |\n|---|---|---|---|---|---|---|"
-    )
+    print("| lengths | batch | rows/s | tokens/s | transformers: rows/s | tokens/s | ratio |")
+    print("|---|---|---|---|---|---|---|")
     for name, kind in KINDS.items():
         found = measure(kind, turns)
         cells = [f"{found[unit][side]:,.0f}" for side in ("ours", "theirs") for unit in ("rows", "tokens")]
