@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import platform
 import resource
 import shutil
@@ -31,6 +32,7 @@ from _transformers_heads import REFERENCES
 from _transformers_heads import train as train_reference
 
 from bertpt.config import FinetuneConfig, validate_finetune
+from bertpt.errors import BertptError, Stopped
 from bertpt.files import read_json, write_json
 from bertpt.interop.export_hf import export_hf
 from bertpt.interop.finetuning import read_start
@@ -56,6 +58,7 @@ def run_ours(entry: Entry, config: FinetuneConfig) -> Record:
         "dev": dev.scores,
         "test": test.scores,
         "baseline": test.baseline,
+        "oracle": test.details.get("oracle", {}),
         "rows": {split: scores.rows for split, scores in done.splits.items()},
     }
 
@@ -95,13 +98,20 @@ def run(name: str, variant: str, seed: int, encoder: Path, data: Path, work: Pat
     return {
         **key_of(name, variant, seed, encoder),
         "metric": entry.metric,
-        **found,
+        **{name: finite(value) for name, value in found.items()},
         "seconds": round(time.perf_counter() - begun, 1),
         "cpu_seconds": round(time.process_time() - cpu, 1),
         "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
         "torch": torch.__version__,
         "settings": ENTRIES[name].stated(),
     }
+
+
+def finite(value: Any) -> Any:
+    """Scores that are no number (a correlation with a constant) as ``None``, which JSON knows."""
+    if isinstance(value, dict):
+        return {name: finite(item) for name, item in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def key_of(name: str, variant: str, seed: int, encoder: Path) -> Record:
@@ -127,11 +137,18 @@ def fill(out: Path, names: list[str], variants: list[str], seeds: list[int], enc
                     continue
                 if any(is_of(record, key) for record in records):
                     continue
-                record = run(name, variant, seed, encoder, data, work)
+                try:
+                    record = run(name, variant, seed, encoder, data, work)
+                except Stopped:
+                    raise
+                except BertptError as error:  # the others can still be done
+                    print(f"{name} {variant} seed {seed}: {error}", flush=True)
+                    continue
                 kept = [other for other in records if any(other[part] != value for part, value in key.items())]
                 records = [*kept, record]
                 write_json(out, records)
-                scored = f"{record['metric']} {record['test'][record['metric']]:.4f}"
+                score = record["test"][record["metric"]]
+                scored = f"{record['metric']} {'no number' if score is None else f'{score:.4f}'}"
                 print(f"{name} {variant} seed {seed}: {scored}, epoch {record['epoch']}, {record['seconds']:.0f} s")
                 sys.stdout.flush()
 
@@ -172,7 +189,11 @@ def _table(encoder: str, records: list[Record]) -> str:
     for name, entry in ENTRIES.items():
         for metric in (entry.metric, *entry.also):
             values = {
-                variant: [r["test"][metric] for r in records if r["variant"] == variant and r["task"] == task]
+                variant: [
+                    r["test"][metric]
+                    for r in records
+                    if r["variant"] == variant and r["task"] == task and r["test"][metric] is not None
+                ]
                 for variant, task in (("ours", name), ("random", name), ("transformers", entry.like or name))
             }
             if values["ours"]:
@@ -183,15 +204,18 @@ def _table(encoder: str, records: list[Record]) -> str:
 def _line(entry: Entry, metric: str, values: dict[str, list[float]], records: list[Record]) -> str:
     ours, theirs, chance = values["ours"], values["transformers"], values["random"]
     error = pooled_error(ours, theirs) if theirs else None
-    holds = "" if error is None else "yes" if statistics.mean(ours) >= statistics.mean(theirs) - error else "NO"
-    baseline = next((r["baseline"].get(metric) for r in records if "baseline" in r), None)
+    baseline, oracle = (
+        next((r[part][metric] for r in records if metric in r.get(part, {})), None) for part in ("baseline", "oracle")
+    )
+    least = baseline if entry.like == "" else None if error is None else statistics.mean(theirs) - error
+    beside = mean_sd(theirs) if theirs else "" if oracle is None else f"(oracle {100 * oracle:.1f})"
     cells = [
         entry.what,
         f"{metric} x 100",
         mean_sd(ours),
-        mean_sd(theirs) if theirs else "",
+        beside,
         "" if error is None else f"{100 * error:.1f}",
-        holds,
+        "" if least is None else "yes" if statistics.mean(ours) >= least else "NO",
         mean_sd(chance) if chance else "",
         "" if baseline is None else f"{100 * baseline:.1f}",
     ]
