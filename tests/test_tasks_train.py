@@ -149,6 +149,23 @@ def test_another_configuration_or_changed_files_are_refused_under_the_same_name(
         evaluate_task_run(folder / "runs/t", say=silent)
 
 
+@pytest.mark.parametrize("parts", [2, 3, 10])
+def test_a_batch_computed_in_parts_gives_the_same_losses_and_weights(parts: int, trained: Path, tmp_path: Path) -> None:
+    """Also the last batch of an epoch, of 8 rows, in parts of unequal size; with weights of the labels."""
+    train = {"dropout": 0.0, "epochs": 2, "class_weights": "balanced"}
+    for name, accumulation in (("whole", 1), ("parts", parts)):
+        sections = {"name": name, "runs_dir": str(tmp_path), "train": train | {"accumulation": accumulation}}
+        fit(task_config(trained, **sections))
+    whole, cut = (read_metrics(tmp_path / name / "metrics.jsonl") for name in ("whole", "parts"))
+    assert len(whole) == len(cut)
+    for one, other in zip(whole, cut, strict=True):
+        for key in one.keys() & {"label_loss", "label_accuracy", "gradient_norm", "loss", "accuracy"}:
+            assert other[key] == pytest.approx(one[key], rel=1e-4, abs=1e-6), key
+    one, other = (load_file(tmp_path / name / "best/model.safetensors") for name in ("whole", "parts"))
+    for name in one:
+        torch.testing.assert_close(other[name], one[name], rtol=1e-3, atol=2e-5)
+
+
 def test_a_score_that_is_no_number_is_never_the_best(tmp_path: Path) -> None:
     rows = [(text, str(len(text) % 5)) for text, _ in labelled(24, ["a"], 0)]
     write_tsv(tmp_path / "train.tsv", rows)

@@ -109,7 +109,8 @@ def task(
     from bertpt.tasks.examples import refuse
     from bertpt.tasks.inspect import inspect_task
 
-    tokenizer = read_start(configuration, say=options.sayer(quiet)).open_tokenizer()
-    report = inspect_task(configuration, tokenizer)
+    say = options.sayer(quiet)
+    tokenizer = read_start(configuration, say=say).open_tokenizer()
+    report = inspect_task(configuration, tokenizer, say=say)
     typer.echo(json.dumps(report.as_dict(), ensure_ascii=False) if as_json else report.table())
     refuse(report.faults)

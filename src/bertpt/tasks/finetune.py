@@ -23,6 +23,7 @@ from bertpt.locks import only_one
 from bertpt.progress import say as say_line
 from bertpt.tasks.evaluation import TaskEvaluation, evaluate_task_run
 from bertpt.tasks.examples import Splits, read_splits
+from bertpt.tasks.hub import with_files
 from bertpt.tasks.kinds import TASKS, build
 from bertpt.tasks.rundir import create_or_resume
 from bertpt.tasks.start import Start, shaped, take_encoder
@@ -57,6 +58,7 @@ def finetune(
         BertptError: the score that chooses the epoch was never a number.
         Stopped: interrupted after saving.
     """
+    config = with_files(config, say)
     device = choose_device(config.train.device)
     precision = choose_precision(config.train.precision, device)
     task = TASKS[config.task]

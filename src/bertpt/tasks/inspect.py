@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -10,7 +10,9 @@ import numpy as np
 
 from bertpt.config import FinetuneConfig
 from bertpt.data.wordpiece import WordPieceTokenizer
+from bertpt.progress import say as say_line
 from bertpt.tasks.examples import SHOWN, places
+from bertpt.tasks.hub import with_files
 from bertpt.tasks.kinds import TASKS
 from bertpt.tasks.task import Facts, Task
 
@@ -66,13 +68,15 @@ class TaskReport:
         return "\n".join(_lines(self))
 
 
-def inspect_task(config: FinetuneConfig, tokenizer: WordPieceTokenizer) -> TaskReport:
+def inspect_task(
+    config: FinetuneConfig, tokenizer: WordPieceTokenizer, *, say: Callable[[str], None] = say_line
+) -> TaskReport:
     """Read every file of a configuration and count; malformed rows are listed, never raised.
 
     Raises:
         RequestError: a file cannot be read at all, or lacks a column.
     """
-    task = TASKS[config.task]
+    config, task = with_files(config, say), TASKS[config.task]
     reports: dict[str, SplitReport] = {}
     facts: Facts = {}
     seen: dict[tuple[str, ...], str] = {}

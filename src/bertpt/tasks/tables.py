@@ -158,9 +158,10 @@ def _index(path: Path, names: Sequence[str] | None, width: int, column: Column) 
     if names is None:
         raise RequestError(f"{path}: no column {column!r} without a header; give its number from 0")
     if column not in names:
+        where = "there are" if path.suffix in (".parquet", ".pq") else "its first line has"
         first = ", ".join(name[:40] for name in names)
         raise RequestError(
-            f"{path}: no column {column!r}; its first line has: {first}"
+            f"{path}: no column {column!r}; {where}: {first}"
             " (set data.text, data.pair, data.label, or data.header=false)"
         )
     return names.index(column)

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from bertpt.config.finetune.common import Column, FinetuneConfig, TaskData, TaskTrain, keys, names
+from bertpt.config.finetune.common import Column, FinetuneConfig, HubSplits, TaskData, TaskTrain, keys, names
 from bertpt.config.schema import NoSwitch, Positive, Section, Share
 
 SENTIMENTS = ("negative", "neutral", "positive")
@@ -21,6 +21,7 @@ class TableData(TaskData):
     format: Literal["auto", "csv", "tsv", "jsonl", "parquet", "fasttext"] = Field(
         "auto", description="auto: by the file's ending. fasttext: `__label__NAME` before the text."
     )
+    hub: HubSplits | None = Field(None, description="Splits of a hub data set in place of files.")
     header: bool = Field(True, description="csv, tsv: whether the first line names the columns.")
     quoting: bool | None = Field(
         None, description='csv, tsv: whether "..." encloses a cell; default: in csv it does, in tsv a quote is text.'
@@ -82,6 +83,8 @@ class ClassificationConfig(FinetuneConfig):
         yield from super().impossible()
         yield from _labels(self)
         data = self.data
+        if data.hub is not None and data.format not in ("auto", "parquet"):
+            yield f"data.format: {data.format}: splits of data.hub are kept as Parquet; leave it out"
         if data.format == "fasttext" and data.pair is not None:
             yield "data.pair: fasttext files hold one text a line; leave it out"
         if data.format == "jsonl":

@@ -47,6 +47,16 @@ class TaskData(Section):
     limit: Limits = Limits()
 
 
+class HubSplits(Section):
+    """A data set of the Hugging Face hub: ``data.train``, ``dev`` and ``test`` name its splits, not files."""
+
+    dataset: str = Field(min_length=1, description="Name on the hub, e.g. nyu-mll/glue; or a local folder.")
+    config: str | None = Field(None, description="Configuration of the data set, e.g. sst2.")
+    revision: str | None = Field(None, description="Commit, tag or branch, to pin the content.")
+    size: str | None = Field(None, description="Stated download size, e.g. '5 MB', shown before it starts.")
+    keep: str = Field("data/hub", description="Folder where splits are kept as Parquet, and fetched files.")
+
+
 class TaskTrain(Section):
     """The training run."""
 

@@ -52,7 +52,7 @@ def _local_folder(source: HubSource) -> Path | None:
     if path.is_dir():
         return path
     if source.dataset.startswith(("/", ".", "~")) or source.dataset.count("/") > 1:
-        raise RequestError(f"{path}: no such folder (corpus.sources: hub.dataset)")
+        raise RequestError(f"{path}: no such folder (hub.dataset)")
     return None
 
 
@@ -118,7 +118,14 @@ def _named_fault(source: HubSource, error: Exception, cache: Path) -> BertptErro
 # --- rows -----------------------------------------------------------------------------------------------------
 
 
-def _load(source: HubSource, split: str, reading: Reading) -> Any:
+def load(source: HubSource, split: str, reading: Reading) -> Any:
+    """The rows of a split, as ``datasets`` gives them; ``reading.downloads`` keeps what is fetched.
+
+    Raises:
+        SourceUnreachable: the hub does not answer and its files are not in the cache.
+        RequestError: no such data set, config, split or revision.
+        BertptError: the files are damaged.
+    """
     folder = _local_folder(source)
     cache = reading.downloads / "hub"
     offline = folder is None and not _is_reachable()
@@ -138,7 +145,7 @@ def _load(source: HubSource, split: str, reading: Reading) -> Any:
         raise _named_fault(source, error, cache) from error
 
 
-def _say_commit(source: HubSource, dataset: Any, reading: Reading) -> None:
+def say_commit(source: HubSource, dataset: Any, reading: Reading) -> None:
     """Name the commit that was read, where no revision pins it: the tables lie in a folder of its name."""
     if source.revision is not None:
         return
@@ -224,9 +231,9 @@ def _documents(source: HubSource, rows: Iterable[Row], label: str) -> Iterator[R
 
 
 def _read_split(source: HubSource, split: str, reading: Reading) -> Iterator[RawDocument]:
-    dataset = _load(source, split, reading)
+    dataset = load(source, split, reading)
     if not source.streaming:
-        _say_commit(source, dataset, reading)
+        say_commit(source, dataset, reading)
     rows = _rows(source, dataset, reading)
     first = next(rows, None)
     if first is None:
