@@ -189,7 +189,7 @@ def _tagging(task: str) -> Callable[..., None]:
         place = model or newest_task_run(runs_dir or Path("runs"))
         predictor = TaskPredictor.open(place, task)
         if file is not None and not texts and holds_words(file):
-            examples = read_words(file, open_task_run(place).config.data)
+            examples = read_words(file, open_task_run(place).config)
         else:
             examples = split_texts(_texts(texts, file), predictor.tokenizer, punctuation=split == "punctuation")
         for found in predictor.predict(examples, say=options.sayer(quiet), shown=not quiet):

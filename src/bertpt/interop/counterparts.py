@@ -118,8 +118,8 @@ class TokenClassification(Counterpart):
         if not facts["head"]["crf"]:
             return None
         return (
-            f"the scores of neighbouring tags (CRF) are left out: {self.architecture} has no place for them, so it takes"
-            " the best tag of each word; `bertpt predict` uses them"
+            f"the scores of neighbouring tags (CRF) are left out, for {self.architecture} has no place for them: it"
+            " takes the best tag of each word; `bertpt predict` uses them"
         )
 
     def config(self, facts: Facts) -> dict[str, Any]:

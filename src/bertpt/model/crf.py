@@ -1,7 +1,7 @@
 """A linear-chain conditional random field over the tags of a sentence (Lafferty, McCallum and Pereira 2001).
 
 A sequence y of tags scores start[y_1] + sum_t emissions[t, y_t] + sum_t transitions[y_t-1, y_t] + end[y_n]; its
-probability is the exponential of that over the sum for all sequences. Rows come packed, one after the other, as everywhere here.
+probability is the exponential of that over the sum for all sequences. Rows come packed, one after the other.
 
 pytorch-crf 0.7.2, the library for it, was not taken: its last release is of 2019, it has no types, wants a padded
 grid whose first column is filled, and knows neither forbidden transitions nor a part of a chain.
@@ -32,7 +32,7 @@ class LinearChainCrf(nn.Module):
                 sentence has neither ``start`` nor ``end``.
         """
         emissions, (first, last) = emissions.float(), ends.float().unbind(1)
-        row, position, grid, inside = packing(emissions, counts)
+        row, _, grid, inside = packing(emissions, counts)
         scored = emissions.gather(1, labels[:, None])[:, 0]
         stepped = self.transitions[labels[:-1], labels[1:]] * (row[1:] == row[:-1])
         begin = counts.cumsum(0) - counts

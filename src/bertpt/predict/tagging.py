@@ -6,7 +6,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from bertpt.config.finetune.tagging import TaggedData
+from bertpt.config import FinetuneConfig
+from bertpt.config.finetune.tagging import TaggingConfig
 from bertpt.data.wordpiece import WordPieceTokenizer
 from bertpt.predict.texts import Text
 from bertpt.tasks.examples import refuse
@@ -40,16 +41,18 @@ def split_texts(texts: Sequence[Text], tokenizer: WordPieceTokenizer, *, punctua
     return found
 
 
-def read_words(path: Path, data: TaggedData) -> list[Sentence]:
+def read_words(path: Path, config: FinetuneConfig) -> list[Sentence]:
     """The sentences of a file; tags in it are not looked at.
 
     Args:
         path: of the file; its ending tells its format.
-        data: which columns the run was trained from; those of another format are not asked.
+        config: of the run; the column of the words is as it was in train where the format is the same.
 
     Raises:
         RequestError: it cannot be read, or is malformed.
     """
+    assert isinstance(config, TaggingConfig)
+    data = config.data
     own = data.model_copy(update={"format": "auto"})
     if format_of(path, own) != format_of(Path(data.train), data):
         own = own.model_copy(update={"token": None})

@@ -1,8 +1,8 @@
 """Entities as tags of words: the schemes that files use, strict IOB2, the entities that tags stand for.
 
 Tags are ``O`` or a prefix and a type (``B-PER``). IOB1: ``I-`` in an entity, ``B-`` only where one follows another of
-its type (Ramshaw and Marcus 1995). IOB2: ``B-`` at each beginning. BIOES (also BILOU): ``E-``/``L-`` ends an entity of several
-words, ``S-``/``U-`` is one of a single word. Inside bertpt all tags are IOB2.
+its type (Ramshaw and Marcus 1995). IOB2: ``B-`` at each beginning. BIOES (also BILOU): ``E-``/``L-`` ends an entity of
+several words, ``S-``/``U-`` is one of a single word. Inside bertpt all tags are IOB2.
 """
 
 from __future__ import annotations
