@@ -255,7 +255,7 @@ def test_text_never_becomes_a_special_token() -> None:
         ({"task": "sentiment", "data": {"label_map": {"1": "good"}}}, "data.label_map: 'good' is no sentiment"),
         ({"task": "sentiment", "regression": True}, "regression: sentiment has three classes"),
         ({"train": {"class_weights": "balanced", "label_weights": {"a": 2}}}, "both are set"),
-        ({"task": "ner"}, "task: 'ner' is not one of"),
+        ({"task": "nerr"}, "task: 'nerr' is not one of"),
         ({"train": {"lr": True}}, "train.lr"),
         ({"data": {"txt": "a"}}, "data.txt: unknown key; did you mean text?"),
     ],

@@ -1,10 +1,11 @@
-"""``bertpt predict fill-mask | embed | classification | sentiment``."""
+"""``bertpt predict fill-mask | embed | classification | sentiment | ner | tagging``."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -20,6 +21,10 @@ app = typer.Typer(help="Use a trained model on given text.", rich_markup_mode=No
 
 Texts = Annotated[list[str] | None, typer.Argument(help="Texts; by default the lines of stdin.")]
 File = Annotated[Path | None, typer.Option("--file", "-f", help="Read texts from a file, one a line.")]
+Split = Annotated[
+    Literal["punctuation", "whitespace"],
+    typer.Option("--split", help="Where words end: at white space and punctuation marks, or white space alone."),
+]
 Model = Annotated[
     Path | None,
     typer.Option(
@@ -100,10 +105,7 @@ def embed(
         Literal["word", "mean", "cls"],
         typer.Option("--pooling", help="A vector for each word; or one for each text: mean of all tokens, or [CLS]."),
     ] = "word",
-    split: Annotated[
-        Literal["punctuation", "whitespace"],
-        typer.Option("--split", help="Where words end: at white space and punctuation marks, or white space alone."),
-    ] = "punctuation",
+    split: Split = "punctuation",
     out: Annotated[Path | None, typer.Option("--out", help="Write a NumPy archive (.npz), not JSON lines.")] = None,
     runs_dir: options.RunsDir = None,
     quiet: options.Quiet = False,
@@ -167,3 +169,44 @@ for _task in ("classification", "sentiment"):
             f"bertpt predict {_task} --file texts.txt --model runs/mine > labels.jsonl",
         ),
     )(_classification)
+
+
+def _tagging(task: str) -> Callable[..., None]:
+    def tag(
+        texts: Texts = None,
+        file: Annotated[
+            Path | None,
+            typer.Option("--file", "-f", help="Words (.conll, .conllu, .jsonl, .parquet), or else texts, one a line."),
+        ] = None,
+        model: TaskRunPlace = None,
+        split: Split = "punctuation",
+        runs_dir: options.RunsDir = None,
+        quiet: options.Quiet = False,
+        debug: options.Debug = False,
+    ) -> None:
+        from bertpt.predict.tagging import holds_words, read_words, split_texts
+        from bertpt.predict.tasks import TaskPredictor
+        from bertpt.tasks.rundir import newest_task_run, open_task_run
+
+        place = model or newest_task_run(runs_dir or Path("runs"))
+        predictor = TaskPredictor.open(place, task)
+        if file is not None and not texts and holds_words(file):
+            examples = read_words(file, open_task_run(place).config)
+        else:
+            examples = split_texts(_texts(texts, file), predictor.tokenizer, punctuation=split == "punctuation")
+        for found in predictor.predict(examples, say=options.sayer(quiet), shown=not quiet):
+            typer.echo(json.dumps(found, ensure_ascii=False))
+
+    what = "Entities and the tag of each word" if task == "ner" else "A tag for each word"
+    tag.__doc__ = f"{what}, as JSON lines with places in the text."
+    return tag
+
+
+for _task, _example in (("ner", "Ada Lovelace was born in London."), ("tagging", "She reads the letter.")):
+    app.command(
+        _task,
+        epilog=options.examples(
+            f"bertpt predict {_task} '{_example}' --model runs/mine",
+            f"bertpt predict {_task} --file sentences.conll --model runs/mine > tags.jsonl",
+        ),
+    )(_tagging(_task))

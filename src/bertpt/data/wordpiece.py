@@ -32,6 +32,9 @@ _CACHE_LETTERS = 8_000_000
 
 # str.split() breaks words at these, the BERT normaliser removes them and joins what stands around.
 _REMOVED = re.compile("[\x0b\x0c\x1c-\x1f\x85]")
+# What the BERT normaliser puts spaces around; all else between two of them is one word.
+_CJK = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002a6df\U0002a700-\U0002ceaf\U0002f800-\U0002fa1f"
+_IDEOGRAPHS = re.compile(f"[{_CJK}]|[^{_CJK}]+")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -229,6 +232,15 @@ class WordPieceTokenizer:
             return parts
         with library_faults("splitting words"):
             return [word for part in parts for word, _ in self._pre_tokenizer.pre_tokenize_str(part)]
+
+    def word_spans(self, text: str) -> list[tuple[int, int]]:
+        """Where the text's words begin and end, punctuation marks and Chinese characters being words of their own."""
+        with library_faults("splitting words"):
+            found = self._pre_tokenizer.pre_tokenize_str(clean(text))
+        spans = []
+        for _, (begin, end) in found:
+            spans += [(begin + match.start(), begin + match.end()) for match in _IDEOGRAPHS.finditer(text[begin:end])]
+        return spans
 
     def decode(self, ids: Sequence[int]) -> str:
         """Readable text; special tokens are shown."""

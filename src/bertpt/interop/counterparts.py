@@ -23,6 +23,14 @@ class Counterpart(ABC):
         """Why a run cannot be exported; ``None``: it can."""
         return None
 
+    def exported(self, facts: Facts) -> Facts:
+        """The facts of the part of the model that is exported."""
+        return facts
+
+    def note(self, facts: Facts) -> str | None:
+        """What is left out, for people; ``None``: nothing."""
+        return None
+
     @abstractmethod
     def config(self, facts: Facts) -> dict[str, Any]:
         """Keys of ``config.json`` beside those of the encoder."""
@@ -94,7 +102,53 @@ class SequenceClassification(Counterpart):
         yield f'print(pipeline("{self.pipeline_tag}", model="DIRECTORY")({text}))'
 
 
+class TokenClassification(Counterpart):
+    """A tag for each word, on its first piece."""
+
+    architecture = "BertForTokenClassification"
+    auto_class = "AutoModelForTokenClassification"
+    pipeline_tag = "token-classification"
+
+    def exported(self, facts: Facts) -> Facts:
+        """Without the CRF, which has no place there."""
+        return facts | {"head": facts["head"] | {"crf": False}}
+
+    def note(self, facts: Facts) -> str | None:
+        """The CRF."""
+        if not facts["head"]["crf"]:
+            return None
+        return (
+            f"the scores of neighbouring tags (CRF) are left out, for {self.architecture} has no place for them: it"
+            " takes the best tag of each word; `bertpt predict` uses them"
+        )
+
+    def config(self, facts: Facts) -> dict[str, Any]:
+        """Tags."""
+        return named(facts["labels"])
+
+    def ours(self, model: Any, batch: Batch) -> dict[str, Tensor]:
+        """Logits [T, tags]."""
+        return {"logits": model(batch)}
+
+    def theirs(self, output: Any, tokens: Tensor) -> dict[str, Tensor]:
+        """Logits [T, tags]."""
+        return {"logits": output.logits[tokens]}
+
+    def kind(self, facts: Facts) -> str:
+        """The tags."""
+        what = "named entities (strict IOB2)" if facts["entities"] else "a tag for each word"
+        return f"{what}: {', '.join(facts['labels'])}; the tag of a word is that of its first piece"
+
+    def example(self, facts: Facts) -> Iterator[str]:
+        """``pipeline``."""
+        how = ', aggregation_strategy="first"' if facts["entities"] else ""
+        yield from ["from transformers import pipeline", ""]
+        yield f'print(pipeline("{self.pipeline_tag}", model="DIRECTORY"{how})("..."))'
+
+
 COUNTERPARTS: dict[str, Counterpart] = {
     "classification": SequenceClassification(),
     "sentiment": SequenceClassification(),
+    "ner": TokenClassification(),
+    "tagging": TokenClassification(),
 }

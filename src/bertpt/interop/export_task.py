@@ -52,7 +52,8 @@ def export_task(source: Path, out: Path, *, overwrite: bool = False, say: Callab
     counterpart = COUNTERPARTS[run.config.task]
     if fault := counterpart.fault(facts):
         raise RequestError(f"{source}: {fault}")
-    pretrained = _as_pretrained(run, model)
+    facts = counterpart.exported(facts)
+    pretrained = _as_pretrained(run, model, facts)
     rows = sample_rows(pretrained)
     expected = _outputs(counterpart, model, rows)
     theirs = None
@@ -66,18 +67,21 @@ def export_task(source: Path, out: Path, *, overwrite: bool = False, say: Callab
         difference = _read_back(aside, counterpart, pretrained, facts, rows, expected)
         if importlib.util.find_spec("transformers") is not None:
             theirs = _in_transformers(aside, counterpart, pretrained, rows, expected)
+    if note := counterpart.note(checkpoint.state):
+        say(f"{out}: {note}")
     say(f"{out}: epoch {facts['best']['epoch']}, the best by {run.config.metric} on dev")
     return Exported(out, counterpart.architecture, difference, theirs)
 
 
-def _as_pretrained(run: TaskRun, model: Any) -> Pretrained:
+def _as_pretrained(run: TaskRun, model: Any, facts: Facts) -> Pretrained:
     vocabulary = read_vocabulary(run.tokenizer)
+    kept = build(facts).state_dict().keys()
     return Pretrained(
         model=model.config,
         vocab_size=len(vocabulary.tokens),
         heads=frozenset(),
         pooler=model.bert.pooler is not None,
-        weights=dict(model.state_dict()),
+        weights={name: tensor for name, tensor in model.state_dict().items() if name in kept},
         tokenizer=run.tokenizer,
         origin=str(run.directory),
         tokens=vocabulary.tokens,

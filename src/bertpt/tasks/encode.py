@@ -41,6 +41,11 @@ class Rows:
         """Tokens of each row, int64 [N]."""
         return np.diff(self.offsets)
 
+    def marked(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Which of all marked tokens are those of these rows, in the order of their batch; int64 [K]."""
+        assert self.mark_offsets is not None
+        return _gather(self.mark_offsets, indices)[0]
+
     def batch(
         self, indices: NDArray[np.int64], labels: Tensor | None = None, mark_labels: Tensor | None = None
     ) -> Batch:

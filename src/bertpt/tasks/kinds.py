@@ -6,11 +6,14 @@ from torch import nn
 
 from bertpt.config.schema import Model
 from bertpt.tasks.classification import Classification
+from bertpt.tasks.tagging import Tagging
 from bertpt.tasks.task import Facts, Task
 
 TASKS: dict[str, Task] = {
     "classification": Classification(),
     "sentiment": Classification(),
+    "ner": Tagging(),
+    "tagging": Tagging(),
 }
 
 
