@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from interop_helpers import TOKENS
 from qa_helpers import lettered, qa, qa_config, write_squad
@@ -92,6 +92,7 @@ def drawn_windows(seed: int) -> tuple[list[Window], int]:
     return windows, tokens
 
 
+@settings(deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 6), st.integers(1, 9))
 def test_the_best_spans_are_those_of_trying_all(seed: int, longest: int, n_best: int) -> None:
     windows, tokens = drawn_windows(seed)
@@ -255,6 +256,7 @@ def test_scores_of_worked_examples(found: str, answers: list[str], exact: int, s
 TEXTS = st.text("abTHEthean .,'-\u00e9\t", max_size=14)
 
 
+@settings(deadline=None)
 @given(TEXTS, TEXTS)
 def test_scores_are_those_of_the_definition_step_by_step(found: str, answer: str) -> None:
     def steps(text: str) -> list[str]:
@@ -273,6 +275,7 @@ def test_scores_are_those_of_the_definition_step_by_step(found: str, answer: str
     assert f1(found, answer, version_2=True) == pytest.approx(expected if one and other else float(one == other))
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from([0.0, 0.5, 1.0]), st.booleans(), st.integers(-3, 3)), min_size=1, max_size=9))
 def test_the_best_threshold_is_that_of_trying_all(rows: list[tuple[float, bool, int]]) -> None:
     def mean(threshold: float) -> float:

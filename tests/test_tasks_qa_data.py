@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from interop_helpers import TOKENS
 from qa_helpers import lettered, plain_qa, qa, qa_config, squad, write_squad
@@ -234,6 +234,7 @@ def library() -> Tokenizer:
 WORDS = st.text("abcdefgh ", max_size=60)
 
 
+@settings(deadline=None)
 @given(WORDS.filter(str.strip), WORDS, st.integers(1, 12), st.data())
 def test_windows_are_those_of_the_tokenizers_library(
     question: str, context: str, room: int, data: st.DataObject
@@ -257,6 +258,7 @@ def test_windows_are_those_of_the_tokenizers_library(
         assert ours.offsets[0][begin : begin + ours.sizes[row]].tolist() == [list(place) for place in inside]
 
 
+@settings(deadline=None)
 @given(st.integers(0, 200), st.integers(1, 30), st.data())
 def test_windows_leave_no_token_out(tokens: int, room: int, data: st.DataObject) -> None:
     stride = data.draw(st.integers(1, room))
@@ -365,6 +367,7 @@ LETTERS = st.text(
 )
 
 
+@settings(deadline=None)
 @given(LETTERS.filter(bool), st.data())
 def test_a_piece_begins_and_ends_where_grapheme_clusters_do(text: str, data: st.DataObject) -> None:
     regex = pytest.importorskip("regex")
