@@ -1,4 +1,4 @@
-"""``bertpt predict fill-mask | embed | classification | sentiment | ner | tagging``."""
+"""``bertpt predict fill-mask | embed | classification | sentiment | ner | tagging | qa``."""
 
 from __future__ import annotations
 
@@ -210,3 +210,52 @@ for _task, _example in (("ner", "Ada Lovelace was born in London."), ("tagging",
             f"bertpt predict {_task} --file sentences.conll --model runs/mine > tags.jsonl",
         ),
     )(_tagging(_task))
+
+
+@app.command(
+    "qa",
+    epilog=options.examples(
+        "bertpt predict qa --question 'Who wrote it?' --context 'It was written by Ada in 1843.' --model runs/mine",
+        "bertpt predict qa --file questions.json --model runs/mine > answers.jsonl",
+    ),
+)
+def qa(
+    texts: Annotated[
+        list[str] | None,
+        typer.Argument(help="Questions, each with its context behind a tab; by default the lines of stdin."),
+    ] = None,
+    question: Annotated[str | None, typer.Option("--question", help="One question.")] = None,
+    context: Annotated[str | None, typer.Option("--context", help="The text that may hold its answer.")] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", help="Questions as SQuAD's JSON, JSON lines or Parquet.")
+    ] = None,
+    top: Annotated[int, typer.Option("--top", min=1, help="Answers to each question, best first.")] = 1,
+    model: TaskRunPlace = None,
+    runs_dir: options.RunsDir = None,
+    quiet: options.Quiet = False,
+    debug: options.Debug = False,
+) -> None:
+    """The answer to each question as a piece of its context, as JSON lines: text, characters, probability.
+
+    An empty answer says that the context holds none. With --top, n_best lists so many answers.
+    """
+    from bertpt.errors import RequestError
+    from bertpt.predict.tasks import TaskPredictor, unanswered, unanswered_file
+    from bertpt.predict.texts import Text
+    from bertpt.tasks.rundir import newest_task_run
+
+    if (question is None) is not (context is None):
+        raise RequestError("--question, --context: give both, or neither")
+    if sum((question is not None, file is not None, bool(texts))) > 1:
+        raise RequestError("--question, --file, texts: questions were given in two ways; give one of them")
+    tab = "\t"
+    predictor = TaskPredictor.open(model or newest_task_run(runs_dir or Path("runs")), "qa")
+    if file is not None:
+        examples = unanswered_file(file)
+    elif question is not None:
+        examples = unanswered([Text("--question, --context", f"{question.replace(tab, ' ')}{tab}{context}")])
+    else:
+        examples = unanswered(_texts(texts, None))
+    for found in predictor.predict(examples, say=options.sayer(quiet), shown=not quiet):
+        kept = found.pop("n_best")[:top]
+        typer.echo(json.dumps(found | ({"n_best": kept} if top > 1 else {}), ensure_ascii=False))

@@ -184,6 +184,16 @@ class WordPieceTokenizer:
         cache = self._cache
         return [list(itertools.chain.from_iterable([cache[chunk] for chunk in parts])) for parts in split]
 
+    def encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[NDArray[np.int32], NDArray[np.int64]]]:
+        """Ids of each text, int32 [n], and where each piece stands in it, int64 [n, 2]: first character, and end.
+
+        The ids are those of :meth:`encode_sentences`. What the normaliser removes (an accent, a zero-width character)
+        is no part of a piece where it stands at its end; pieces of one composed character share it.
+        """
+        with library_faults("encoding"):
+            encoded = self._backend.encode_batch([clean(text) for text in texts], add_special_tokens=False)
+        return [(np.array(found.ids, np.int32), np.array(found.offsets, np.int64).reshape(-1, 2)) for found in encoded]
+
     def unknown_chunks(self, sentence: str) -> list[str]:
         """What stands between white space and holds a word that is [UNK], in the order of the text."""
         parts = chunks(sentence)

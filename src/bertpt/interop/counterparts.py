@@ -146,9 +146,57 @@ class TokenClassification(Counterpart):
         yield f'print(pipeline("{self.pipeline_tag}", model="DIRECTORY"{how})("..."))'
 
 
+class QuestionAnswering(Counterpart):
+    """Where an answer begins and ends."""
+
+    architecture = "BertForQuestionAnswering"
+    auto_class = "AutoModelForQuestionAnswering"
+    pipeline_tag = "question-answering"
+
+    def config(self, facts: Facts) -> dict[str, Any]:
+        """Nothing more."""
+        return {}
+
+    def ours(self, model: Any, batch: Batch) -> dict[str, Tensor]:
+        """Logits [T] of begin and end."""
+        start, end = model(batch).unbind(-1)
+        return {"start_logits": start, "end_logits": end}
+
+    def theirs(self, output: Any, tokens: Tensor) -> dict[str, Tensor]:
+        """Logits [T] of begin and end."""
+        return {"start_logits": output.start_logits[tokens], "end_logits": output.end_logits[tokens]}
+
+    def kind(self, facts: Facts) -> str:
+        """Extractive, perhaps without an answer."""
+        return f"extractive question answering{' (or no answer)' if facts['version_2'] else ''}"
+
+    def example(self, facts: Facts) -> Iterator[str]:
+        """The best span of one row: transformers 5 has no pipeline for it."""
+        yield from ["import torch", "from transformers import AutoModelForQuestionAnswering, AutoTokenizer", ""]
+        yield 'tokenizer = AutoTokenizer.from_pretrained("DIRECTORY")'
+        yield 'model = AutoModelForQuestionAnswering.from_pretrained("DIRECTORY").eval()'
+        yield 'question, context = "...", "..."'
+        yield f'row = tokenizer(question, context, truncation="only_second", max_length={facts["max_length"]},'
+        yield '                return_offsets_mapping=True, return_tensors="pt")'
+        yield 'offsets = row.pop("offset_mapping")[0]'
+        yield 'inside = row["token_type_ids"][0].bool() & (offsets[:, 1] > 0)  # tokens of the context'
+        yield "with torch.inference_mode():"
+        yield "    output = model(**row)"
+        yield "scores = output.start_logits[0][:, None] + output.end_logits[0]"
+        yield f"allowed = torch.ones_like(scores).triu().tril({facts['max_answer_length'] - 1}).bool()"
+        yield 'scores[~(allowed & inside & inside[:, None])] = float("-inf")'
+        yield "start, end = divmod(int(scores.argmax()), len(offsets))"
+        yield "print(context[offsets[start][0] : offsets[end][1]])"
+        if facts["version_2"]:
+            threshold = facts["null_score_threshold"]
+            yield "null = float(output.start_logits[0, 0] + output.end_logits[0, 0])  # the score of no answer"
+            yield f"print(null - float(scores.max()) > {threshold})  # whether there is none"
+
+
 COUNTERPARTS: dict[str, Counterpart] = {
     "classification": SequenceClassification(),
     "sentiment": SequenceClassification(),
     "ner": TokenClassification(),
     "tagging": TokenClassification(),
+    "qa": QuestionAnswering(),
 }

@@ -94,7 +94,8 @@ def _config(counterpart: Counterpart, model: Any, pretrained: Pretrained, facts:
     base = write_config(
         pretrained.model, pretrained.vocab_size, architecture=counterpart.architecture, special_ids=special_ids
     )
-    return base | {"classifier_dropout": model.dropout.p} | counterpart.config(facts)
+    dropout = {"classifier_dropout": model.dropout.p} if hasattr(model, "dropout") else {}
+    return base | dropout | counterpart.config(facts)
 
 
 def _outputs(counterpart: Counterpart, model: nn.Module, rows: dict[str, Tensor]) -> dict[str, Tensor]:

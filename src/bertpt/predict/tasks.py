@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from bertpt.data.wordpiece import WordPieceTokenizer, load_tokenizer
+from bertpt.data.wordpiece import WordPieceTokenizer, clean, load_tokenizer
 from bertpt.errors import RequestError
 from bertpt.predict.texts import Text, refuse
 from bertpt.progress import Progress
@@ -18,6 +19,7 @@ from bertpt.progress import say as say_line
 from bertpt.tasks.evaluation import open_best
 from bertpt.tasks.kinds import TASKS
 from bertpt.tasks.labelled import Example
+from bertpt.tasks.questions import Question, read_questions
 from bertpt.tasks.rundir import open_task_run
 from bertpt.tasks.task import Facts, Task
 
@@ -69,18 +71,21 @@ class TaskPredictor:
             say: gets a line when some do not fit a row.
             shown: whether progress is.
         """
-        cut = 0
+        cut, counts = 0, Counter[str]()
         with Progress("predict", unit=self.task.unit, total=len(examples), shown=shown) as progress:
             for begin in range(0, len(examples), _GROUP):
                 group = examples[begin : begin + _GROUP]
                 encoded = self.task.encode(group, self.tokenizer, self.facts, known=False)
                 cut += encoded.cut
+                counts += encoded.counts
                 predictions = self.task.predict(self.model, encoded, self.facts)
                 yield from self.task.describe(group, predictions, self.facts)
                 progress.add(len(group))
         if cut:
             length = self.facts["max_length"]
             say(f"{cut:,} of {len(examples):,} {self.task.unit} {self.task.overflow} {length} tokens, as in training")
+        for name, count in counts.items():
+            say(f"{count:,} {self.task.count_words[name]}")
 
 
 def labelled_texts(texts: Sequence[Text], facts: Facts) -> list[Example]:
@@ -102,3 +107,36 @@ def labelled_texts(texts: Sequence[Text], facts: Facts) -> list[Example]:
         ]
     )
     return [Example(text.place, row, "") for text, row in zip(texts, rows, strict=True)]
+
+
+def unanswered(texts: Sequence[Text]) -> list[Question]:
+    """Questions whose answers are not known, each with its context behind a tab; further tabs are of the context.
+
+    Raises:
+        RequestError: a text is no such pair, or half of it is blank; names all of them.
+    """
+    pairs = [text.text.partition("\t")[::2] for text in texts]
+    refuse(
+        [
+            f"{text.place}: a question, a tab and its context are expected"
+            for text, pair in zip(texts, pairs, strict=True)
+            if not all(part.strip() for part in pair)
+        ]
+    )
+    return [
+        Question(text.place, text.place, clean(question), clean(context))
+        for text, (question, context) in zip(texts, pairs, strict=True)
+    ]
+
+
+def unanswered_file(path: Path) -> list[Question]:
+    """The questions of a file (SQuAD, JSON lines, Parquet); answers in it are not looked at.
+
+    Raises:
+        RequestError: it cannot be read, holds no question, or some are malformed; names all of them.
+    """
+    found = read_questions(path, answered=False)
+    refuse(found.faults)
+    if not found.rows:
+        raise RequestError(f"{path}: holds no questions")
+    return found.rows

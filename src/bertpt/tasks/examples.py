@@ -62,7 +62,10 @@ def read_splits(task: Task, config: FinetuneConfig) -> Splits:
     refuse([line for split in found if split != "train" for line in task.unfit(found[split].rows, facts)])
     limits = config.data.limit
     return Splits(
-        {split: limited(e.rows, limits.train if split == "train" else limits.dev) for split, e in found.items()},
+        {
+            split: limited(task.trainable(e.rows), limits.train) if split == "train" else limited(e.rows, limits.dev)
+            for split, e in found.items()
+        },
         facts,
         {split: {name: count for name, count in e.counts.items() if count} for split, e in found.items()},
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 
 from bertpt.config import FinetuneConfig
 from bertpt.data.wordpiece import WordPieceTokenizer
+from bertpt.errors import RequestError
 from bertpt.progress import say as say_line
 from bertpt.tasks.examples import SHOWN, places
 from bertpt.tasks.hub import with_files
@@ -29,6 +31,8 @@ class SplitReport:
         cut: those above ``train.max_length``.
         repeats: rows whose texts stood in the file before; contradictions: those of another label.
         in_train: rows whose texts stand in train too, and the first of them.
+        sources_in_train: rows that are about a text of train, where there is such a text.
+        notes: one line for each row that can be used but looks odd.
         faults: one line for each malformed row or unknown label.
     """
 
@@ -42,6 +46,8 @@ class SplitReport:
     contradictions: int
     in_train: int
     in_train_first: list[str]
+    sources_in_train: int
+    notes: list[str]
     faults: list[str]
 
 
@@ -78,33 +84,48 @@ def inspect_task(
     """
     config, task = with_files(config, say), TASKS[config.task]
     reports: dict[str, SplitReport] = {}
-    facts: Facts = {}
+    facts: Facts | None = None
     seen: dict[tuple[str, ...], str] = {}
+    sources: set[str | None] = set()
     for split, path in places(config).items():
         found = task.read(path, config)
         faults = list(found.faults)
         if split == "train":
-            facts = {"max_length": config.train.max_length} | (task.facts(config, found.rows) if found.rows else {})
+            facts = _facts(task, config, found.rows, faults)
             seen = {task.key(row): row.place for row in reversed(found.rows)}
-        elif found.rows:
+            sources = {task.source(row) for row in found.rows} - {None}
+        elif facts is not None:
             faults += task.unfit(found.rows, facts)
         shared = [row for row in found.rows if split != "train" and task.key(row) in seen]
-        encoded = task.encode(found.rows, tokenizer, facts, known=False)
+        encoded = None if facts is None else task.encode(found.rows, tokenizer, facts, known=False)
         repeats, contradictions = _repeats(task, found.rows)
         reports[split] = SplitReport(
             path=path,
             rows=len(found.rows),
-            labels=task.label_counts(found.rows, facts),
-            counts={name: count for name, count in found.counts.items() if count},
-            lengths=_lengths(encoded.full),
-            cut=encoded.cut,
+            labels=task.label_counts(found.rows, facts or {}),
+            counts=dict(found.counts + (encoded.counts if encoded else Counter())),
+            lengths=_lengths(encoded.full if encoded else []),
+            cut=encoded.cut if encoded else 0,
             repeats=repeats,
             contradictions=contradictions,
             in_train=len(shared),
             in_train_first=[f"{row.place} = {seen[task.key(row)]}" for row in shared[:3]],
+            sources_in_train=0 if split == "train" else sum(task.source(row) in sources for row in found.rows),
+            notes=found.notes,
             faults=faults,
         )
     return TaskReport(config.name, config.task, config.train.max_length, reports)
+
+
+def _facts(task: Task, config: FinetuneConfig, train: Sequence[Any], faults: list[str]) -> Facts | None:
+    """Of the task, from train; ``None``, and a fault, where that cannot be learnt from."""
+    if not train:
+        return None
+    try:
+        return {"max_length": config.train.max_length} | task.facts(config, train)
+    except RequestError as error:
+        faults += error.faults
+        return None
 
 
 def _repeats(task: Task, rows: Sequence[Any]) -> tuple[int, int]:
@@ -137,6 +158,11 @@ def _lines(report: TaskReport) -> Iterator[str]:
         if found.in_train:
             yield f"  also in train: {found.in_train:,} ({found.in_train / found.rows:.1%}), so scores flatter:"
             yield from (f"    {line}" for line in found.in_train_first)
+        if found.sources_in_train:
+            yield f"  about texts of train: {found.sources_in_train:,} ({found.sources_in_train / found.rows:.1%})"
+        yield from (f"    {note}" for note in found.notes[:SHOWN])
+        if len(found.notes) > SHOWN:
+            yield f"    {len(found.notes) - SHOWN:,} more like these"
         if found.faults:
             yield f"  faults: {len(found.faults):,}"
             yield from (f"    {fault}" for fault in found.faults[:SHOWN])

@@ -6,6 +6,7 @@ from torch import nn
 
 from bertpt.config.schema import Model
 from bertpt.tasks.classification import Classification
+from bertpt.tasks.qa import QuestionAnswering
 from bertpt.tasks.tagging import Tagging
 from bertpt.tasks.task import Facts, Task
 
@@ -14,6 +15,7 @@ TASKS: dict[str, Task] = {
     "sentiment": Classification(),
     "ner": Tagging(),
     "tagging": Tagging(),
+    "qa": QuestionAnswering(),
 }
 
 

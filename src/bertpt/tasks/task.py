@@ -41,11 +41,13 @@ class Examples:
         rows: in the order of the file; each knows its ``place``, for people.
         faults: one line for each malformed example.
         counts: what was passed over or looks odd, by a name of ``Task.count_words``.
+        notes: one line for each example that can be used but looks odd.
     """
 
     rows: list[Any]
     faults: list[str]
     counts: Counter[str] = field(default_factory=Counter)
+    notes: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -58,6 +60,7 @@ class Encoded:
         cut: examples that do not fit a row.
         labels: [rows] or [rows, ...], where the task predicts something for each row and the labels are known.
         mark_labels: [marked tokens], where it predicts tokens and the labels are known.
+        counts: what was cut or looks odd once it is tokens, by a name of ``Task.count_words``.
     """
 
     rows: Rows
@@ -65,6 +68,7 @@ class Encoded:
     cut: int
     labels: Tensor | None = None
     mark_labels: Tensor | None = None
+    counts: Counter[str] = field(default_factory=Counter)
 
     def batch(self, indices: NDArray[np.int64]) -> Batch:
         """The batch of these rows, in this order."""
@@ -115,6 +119,10 @@ class Task(ABC):
             RequestError: they cannot be learnt from, e.g. have a single label.
         """
 
+    def trainable(self, examples: Sequence[Any]) -> Sequence[Any]:
+        """Those of train that can be learnt from."""
+        return examples
+
     def unfit(self, examples: Sequence[Any], facts: Facts) -> list[str]:
         """A line for each example of another file that does not fit the facts."""
         return []
@@ -128,8 +136,9 @@ class Task(ABC):
         """Rows of the examples; with their labels where these are ``known``."""
 
     def fit(self, encoded: Encoded, facts: Facts) -> str:
-        """How many examples do not fit a row, for people: ``3 of them cut to 128 tokens``."""
-        return f"{encoded.cut:,} of them {self.overflow} {facts['max_length']} tokens" if encoded.cut else "none cut"
+        """How many examples do not fit a row, for people: ``3 of them cut to 128 tokens``; and what else is odd."""
+        cut = f"{encoded.cut:,} of them {self.overflow} {facts['max_length']} tokens" if encoded.cut else "none cut"
+        return ", ".join([cut, *(f"{count:,} {self.count_words[name]}" for name, count in encoded.counts.items())])
 
     @abstractmethod
     def objective(self, config: Any, facts: Facts, train: Sequence[Any]) -> Objective:
@@ -174,6 +183,10 @@ class Task(ABC):
     @abstractmethod
     def key(self, example: Any) -> tuple[str, ...]:
         """What two examples share that are the same but for their label."""
+
+    def source(self, example: Any) -> str | None:
+        """A text that several examples may be about, so that knowing it from train flatters; ``None``: no such text."""
+        return None
 
     @abstractmethod
     def label_counts(self, examples: Sequence[Any], facts: Facts) -> dict[str, float]:

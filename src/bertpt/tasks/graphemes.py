@@ -1,0 +1,46 @@
+"""Where letters end: a piece of a text must not cut an accent, a jamo or half an emoji off."""
+
+from __future__ import annotations
+
+import unicodedata
+
+from bertpt.tasks.questions import Span
+
+_JOINER = "\u200d"
+
+
+def continues(text: str, at: int) -> bool:
+    """Whether the character at ``at`` belongs to the one before it, so that no piece may begin there.
+
+    These are combining marks and variation selectors, vowels and finals of decomposed Hangul, the zero-width joiner
+    and what it joins, skin tones and tags of emoji. It is most of the grapheme clusters of Unicode (UAX 29); pairs of
+    regional indicators are left out, for these need the whole text before them.
+    """
+    if not 0 < at < len(text):
+        return False
+    letter = text[at]
+    if letter.isascii():
+        return False
+    if text[at - 1] == _JOINER:
+        return unicodedata.category(letter) in ("So", "Lo")
+    return (
+        letter == _JOINER
+        or "\u1160" <= letter <= "\u11ff"
+        or "\U0001f3fb" <= letter <= "\U0001f3ff"
+        or "\U000e0020" <= letter <= "\U000e007f"
+        or unicodedata.category(letter).startswith("M")
+    )
+
+
+def whole(text: str, begin: int, end: int) -> Span:
+    """The piece from ``begin`` to ``end``, extended at both sides so that no letter is cut.
+
+    Args:
+        text: the text.
+        begin: its first character; end: behind its last one; ``begin < end``.
+    """
+    while continues(text, begin):
+        begin -= 1
+    while continues(text, end):
+        end += 1
+    return begin, end
