@@ -13,7 +13,7 @@ from bertpt.cli import inspect, options
 if TYPE_CHECKING:
     from bertpt.config import FinetuneConfig
 
-TaskName = Literal["classification", "sentiment"]
+TaskName = Literal["classification", "sentiment", "summarization"]
 TaskConfig = Annotated[
     str, typer.Option("--config", "-c", help="A YAML file, or a shipped one: tasks/sst2, tasks/sentiment, ...")
 ]

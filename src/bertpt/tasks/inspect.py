@@ -10,7 +10,7 @@ import numpy as np
 
 from bertpt.config import FinetuneConfig
 from bertpt.data.wordpiece import WordPieceTokenizer
-from bertpt.tasks.examples import SHOWN, places
+from bertpt.tasks.examples import SHOWN, places, read_parts
 from bertpt.tasks.kinds import TASKS
 from bertpt.tasks.task import Facts, Task
 
@@ -26,6 +26,7 @@ class SplitReport:
         lengths: tokens of an example, specials included: median, 95th percentile, largest.
         cut: those above ``train.max_length``.
         repeats: rows whose texts stood in the file before; contradictions: those of another label.
+        left_out_first: the first examples that were left out, and where their copies are.
         in_train: rows whose texts stand in train too, and the first of them.
         faults: one line for each malformed row or unknown label.
     """
@@ -38,6 +39,7 @@ class SplitReport:
     cut: int
     repeats: int
     contradictions: int
+    left_out_first: list[str]
     in_train: int
     in_train_first: list[str]
     faults: list[str]
@@ -76,8 +78,9 @@ def inspect_task(config: FinetuneConfig, tokenizer: WordPieceTokenizer) -> TaskR
     reports: dict[str, SplitReport] = {}
     facts: Facts = {}
     seen: dict[tuple[str, ...], str] = {}
+    read = read_parts(task, config)
     for split, path in places(config).items():
-        found = task.read(path, config)
+        found = read[split]
         faults = list(found.faults)
         if split == "train":
             facts = {"max_length": config.train.max_length} | (task.facts(config, found.rows) if found.rows else {})
@@ -96,6 +99,7 @@ def inspect_task(config: FinetuneConfig, tokenizer: WordPieceTokenizer) -> TaskR
             cut=encoded.cut,
             repeats=repeats,
             contradictions=contradictions,
+            left_out_first=found.notes[:3],
             in_train=len(shared),
             in_train_first=[f"{row.place} = {seen[task.key(row)]}" for row in shared[:3]],
             faults=faults,
@@ -128,6 +132,7 @@ def _lines(report: TaskReport) -> Iterator[str]:
         yield f"  tokens of one: {lengths}; {found.cut:,} above train.max_length {report.max_length}"
         for name, count in found.counts.items():
             yield f"  {count:,} {task.count_words[name]}"
+        yield from (f"    {line}" for line in found.left_out_first)
         if found.repeats:
             yield f"  repeated: {found.repeats:,} {task.unit}, {found.contradictions:,} of them with another label"
         if found.in_train:

@@ -6,11 +6,13 @@ from torch import nn
 
 from bertpt.config.schema import Model
 from bertpt.tasks.classification import Classification
+from bertpt.tasks.summarization import Summarization
 from bertpt.tasks.task import Facts, Task
 
 TASKS: dict[str, Task] = {
     "classification": Classification(),
     "sentiment": Classification(),
+    "summarization": Summarization(),
 }
 
 

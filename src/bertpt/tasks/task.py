@@ -41,11 +41,13 @@ class Examples:
         rows: in the order of the file; each knows its ``place``, for people.
         faults: one line for each malformed example.
         counts: what was passed over or looks odd, by a name of ``Task.count_words``.
+        notes: one line for each example that was left out; the first are shown.
     """
 
     rows: list[Any]
     faults: list[str]
     counts: Counter[str] = field(default_factory=Counter)
+    notes: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -106,6 +108,13 @@ class Task(ABC):
         Raises:
             RequestError: no such file, not text, or not of the format at all.
         """
+
+    def part(self, found: Mapping[str, Examples], config: Any) -> Mapping[str, Examples]:
+        """What each split keeps of what was read: of one file for several, of copies in two of them.
+
+        Train may be absent, so what dev and test keep must not depend on it.
+        """
+        return found
 
     @abstractmethod
     def facts(self, config: Any, train: Sequence[Any]) -> Facts:

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from bertpt.config.finetune.classification import ClassificationConfig
 from bertpt.config.finetune.common import FREE_KEYS, FinetuneConfig
+from bertpt.config.finetune.summarization import SummarizationConfig
 from bertpt.config.validate import fault_line
 from bertpt.errors import RequestError
 
@@ -18,6 +19,7 @@ __all__ = ["FREE_KEYS", "KINDS", "FinetuneConfig", "validate_finetune"]
 KINDS: dict[str, type[FinetuneConfig]] = {
     "classification": ClassificationConfig,
     "sentiment": ClassificationConfig,
+    "summarization": SummarizationConfig,
 }
 
 
