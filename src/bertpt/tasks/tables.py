@@ -65,12 +65,21 @@ def format_of(path: Path, data: FileData) -> str:
     """
     if data.format != "auto":
         return data.format
+    if (found := _by_ending(path)) is None:
+        raise RequestError(f"{path}: its ending tells no format; set data.format (csv, tsv, jsonl, parquet, fasttext)")
+    return found
+
+
+def is_json_lines(path: Path) -> bool:
+    """Whether the file's ending says JSON lines."""
+    return _by_ending(path) == "jsonl"
+
+
+def _by_ending(path: Path) -> str | None:
     name = path.name.lower()
     for packed in _PACKED:
         name = name.removesuffix(packed)
-    if (found := _ENDINGS.get(Path(name).suffix)) is None:
-        raise RequestError(f"{path}: its ending tells no format; set data.format (csv, tsv, jsonl, parquet, fasttext)")
-    return found
+    return _ENDINGS.get(Path(name).suffix)
 
 
 def read_table(path: Path, data: FileData, columns: Sequence[Column], *, lists: bool = False) -> Table:
@@ -92,7 +101,7 @@ def read_table(path: Path, data: FileData, columns: Sequence[Column], *, lists: 
         return _parquet(path, columns, lists)
     lines = read_lines(path, str(path))
     if kind == "jsonl":
-        return _json_lines(path, lines, columns, lists)
+        return read_json_lines(str(path), lines, columns, lists=lists)
     if kind == "fasttext":
         return _fasttext(path, lines, [isinstance(data, TableData) and column == data.label for column in columns])
     quoting = kind == "csv" if data.quoting is None else data.quoting
@@ -167,13 +176,14 @@ def _index(path: Path, names: Sequence[str] | None, width: int, column: Column) 
     return names.index(column)
 
 
-def _json_lines(path: Path, lines: Iterator[str], columns: Sequence[Column], lists: bool) -> Table:
+def read_json_lines(name: str, lines: Iterator[str], columns: Sequence[Column], *, lists: bool = False) -> Table:
+    """The named values of each line, which is a JSON object; ``name`` is that of the file, for people."""
     table = Table()
     for number, line in enumerate(lines, 1):
         if is_blank(line):
             table.blank += 1
             continue
-        place = f"{path}:{number}"
+        place = f"{name}:{number}"
         try:
             value = json.loads(line)
         except ValueError as error:
