@@ -210,8 +210,8 @@ def test_the_export_scores_like_ours_in_transformers(trained: Path, tmp_path: Pa
     tokenizer = AutoTokenizer.from_pretrained(out, local_files_only=True)
     model, checkpoint = open_best_of(trained)
     sentences = ["The a b c 1.", "Them a a.", "Z z z."]
-    text = " ".join(sentences)
-    article = Article("here", text, sentence_spans(text, language="en", mode="split", headline=False))
+    text = "\n".join(sentences)
+    article = Article("here", text, sentence_spans(text, language="en", mode="lines", headline=False))
     own = tokenizer_of(trained)
     encoded = TASK.encode([article], own, checkpoint | {"max_length": 64}, known=False)
     [ours] = TASK.predict(model, encoded, checkpoint)
