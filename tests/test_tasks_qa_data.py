@@ -25,8 +25,8 @@ from bertpt.errors import RequestError
 from bertpt.tasks.examples import read_splits
 from bertpt.tasks.graphemes import whole
 from bertpt.tasks.kinds import TASKS
+from bertpt.tasks.question_windows import Windows, covered, encode_questions, window_begins
 from bertpt.tasks.questions import Question, QuestionFile, read_questions
-from bertpt.tasks.windows import Windows, covered, encode_questions, window_begins
 
 DECOMPOSED = "un cafe\u0301 noir"
 

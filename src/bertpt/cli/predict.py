@@ -1,4 +1,4 @@
-"""``bertpt predict fill-mask | embed | classification | sentiment | ner | tagging | qa``."""
+"""``bertpt predict fill-mask | embed | classification | sentiment | ner | tagging | qa | summarization``."""
 
 from __future__ import annotations
 
@@ -259,3 +259,38 @@ def qa(
     for found in predictor.predict(examples, say=options.sayer(quiet), shown=not quiet):
         kept = found.pop("n_best")[:top]
         typer.echo(json.dumps(found | ({"n_best": kept} if top > 1 else {}), ensure_ascii=False))
+
+
+@app.command(
+    "summarization",
+    epilog=options.examples(
+        "bertpt predict summarization --file article.txt --model runs/mine",
+        "bertpt predict summarization --file articles.jsonl --k 3 > summaries.jsonl",
+    ),
+)
+def summarization(
+    texts: Annotated[list[str] | None, typer.Argument(help="Articles; by default stdin is one.")] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", help="One article, or many where its name ends in .jsonl.")
+    ] = None,
+    jsonl: Annotated[bool, typer.Option("--jsonl", help="stdin holds JSON lines, an article each.")] = False,
+    model: TaskRunPlace = None,
+    k: Annotated[int | None, typer.Option("--k", min=1, help="Sentences of a summary; default: as trained.")] = None,
+    runs_dir: options.RunsDir = None,
+    quiet: options.Quiet = False,
+    debug: options.Debug = False,
+) -> None:
+    """Choose the sentences that say the most, as JSON lines: number, place in the text, score.
+
+    Blank lines end paragraphs; where there are none, line ends do.
+    """
+    from bertpt.predict.articles import read_given
+    from bertpt.predict.tasks import TaskPredictor
+    from bertpt.tasks.rundir import newest_task_run
+
+    predictor = TaskPredictor.open(model or newest_task_run(runs_dir or Path("runs")), "summarization")
+    if k is not None:
+        predictor.facts.update(k=k, share=None)
+    articles = read_given(texts, file, sys.stdin.buffer, predictor.facts, jsonl=jsonl)
+    for found in predictor.predict(articles, say=options.sayer(quiet), shown=not quiet):
+        typer.echo(json.dumps(found, ensure_ascii=False))

@@ -14,7 +14,7 @@ from bertpt.cli import inspect, options
 if TYPE_CHECKING:
     from bertpt.config import FinetuneConfig
 
-TaskName = Literal["classification", "sentiment", "ner", "tagging", "qa"]
+TaskName = Literal["classification", "sentiment", "ner", "tagging", "qa", "summarization"]
 TaskConfig = Annotated[
     str, typer.Option("--config", "-c", help="A YAML file, or a shipped one: tasks/sst2, tasks/sentiment, ...")
 ]

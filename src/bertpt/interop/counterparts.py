@@ -193,10 +193,55 @@ class QuestionAnswering(Counterpart):
             yield f"print(null - float(scores.max()) > {threshold})  # whether there is none"
 
 
+class SentenceScoring(Counterpart):
+    """A score at the [CLS] before each sentence."""
+
+    architecture = "BertForTokenClassification"
+    auto_class = "AutoModelForTokenClassification"
+    pipeline_tag = "token-classification"
+
+    def config(self, facts: Facts) -> dict[str, Any]:
+        """One label."""
+        return named(["IN_SUMMARY"])
+
+    def ours(self, model: Any, batch: Batch) -> dict[str, Tensor]:
+        """Logits of all tokens [T]."""
+        return {"logits": model(batch)}
+
+    def theirs(self, output: Any, tokens: Tensor) -> dict[str, Tensor]:
+        """Logits of all tokens [T]."""
+        return {"logits": output.logits[tokens].squeeze(-1)}
+
+    def kind(self, facts: Facts) -> str:
+        """Length and how the output is read."""
+        size = f"{facts['k']} sentences" if facts["share"] is None else f"{facts['share']:.0%} of the sentences"
+        return (
+            f"extractive summarization ({size}). Rows are `[CLS] sentence [SEP] [CLS] sentence [SEP] ...`, with token"
+            f" types 0, 1, 0 ... by sentence and at most {facts['max_length']} tokens; the one logit at each [CLS] is"
+            " the score of its sentence, those at other tokens mean nothing. The sentences of the highest scores, in"
+            " the order of the article, are the summary"
+        )
+
+    def example(self, facts: Facts) -> Iterator[str]:
+        """Scores of three sentences."""
+        yield "import torch"
+        yield "from transformers import AutoModelForTokenClassification, AutoTokenizer"
+        yield ""
+        yield 'sentences = ["...", "...", "..."]'
+        yield 'tokenizer = AutoTokenizer.from_pretrained("DIRECTORY")'
+        yield 'model = AutoModelForTokenClassification.from_pretrained("DIRECTORY")'
+        yield 'rows = [tokenizer(sentence)["input_ids"] for sentence in sentences]'
+        yield "ids = torch.tensor([[token for row in rows for token in row]])"
+        yield "types = torch.tensor([[number % 2 for number, row in enumerate(rows) for _ in row]])"
+        yield "logits = model(input_ids=ids, token_type_ids=types).logits[0, :, 0]"
+        yield "print(logits[ids[0] == tokenizer.cls_token_id])"
+
+
 COUNTERPARTS: dict[str, Counterpart] = {
     "classification": SequenceClassification(),
     "sentiment": SequenceClassification(),
     "ner": TokenClassification(),
     "tagging": TokenClassification(),
     "qa": QuestionAnswering(),
+    "summarization": SentenceScoring(),
 }

@@ -16,7 +16,7 @@ from bertpt.data.wordpiece import load_tokenizer
 from bertpt.errors import RequestError
 from bertpt.files import sha256_file, write_file, write_json
 from bertpt.progress import say as say_line
-from bertpt.tasks.examples import limited, places, read_known
+from bertpt.tasks.examples import read_known
 from bertpt.tasks.kinds import TASKS, build
 from bertpt.tasks.rundir import TaskRun, open_task_run
 from bertpt.tasks.task import Facts, Task
@@ -134,11 +134,7 @@ def _examples(run: TaskRun, task: Task, max_rows: int | None) -> dict[str, list[
     config = run.config
     if not Path(config.data.dev).is_file() or sha256_file(Path(config.data.dev)) != run.inputs["dev"]:
         raise RequestError(f"{config.data.dev}: is gone, or not the file by which {run.directory} chose its epoch")
-    return {
-        split: limited(read_known(task, place, config, run.facts).rows, config.data.limit.dev)[:max_rows]
-        for split, place in places(config).items()
-        if split != "train"
-    }
+    return {split: rows[:max_rows] for split, rows in read_known(task, config, run.facts).items()}
 
 
 def _json_lines(task: Task, facts: Facts, examples: Sequence[Any], predictions: Sequence[Any]) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,13 +49,24 @@ def refuse(faults: Sequence[str]) -> None:
         raise RequestError([*faults[:SHOWN], *more])
 
 
+def read_parts(task: Task, config: FinetuneConfig, *, without: str | None = None) -> Mapping[str, Examples]:
+    """What each split holds; a file that several name is read once. Malformed examples are in ``faults``.
+
+    Raises:
+        RequestError: a file cannot be read at all, or lacks a column.
+    """
+    wanted = {split: place for split, place in places(config).items() if split != without}
+    files = {place: task.read(place, config) for place in dict.fromkeys(wanted.values())}
+    return task.part({split: files[place] for split, place in wanted.items()}, config)
+
+
 def read_splits(task: Task, config: FinetuneConfig) -> Splits:
     """Read train, dev and test, and check all of it before any work.
 
     Raises:
         RequestError: malformed examples, labels that train lacks, an empty file: with file and line, together.
     """
-    found = {split: task.read(place, config) for split, place in places(config).items()}
+    found = read_parts(task, config)
     faults = [fault for examples in found.values() for fault in examples.faults]
     refuse(faults or [f"{places(config)[split]}: holds no {task.unit}" for split in found if not found[split].rows])
     facts = task.facts(config, found["train"].rows)
@@ -71,17 +82,18 @@ def read_splits(task: Task, config: FinetuneConfig) -> Splits:
     )
 
 
-def read_known(task: Task, place: str, config: FinetuneConfig, facts: Facts) -> Examples:
-    """The examples of another file of a run that has its facts.
+def read_known(task: Task, config: FinetuneConfig, facts: Facts) -> dict[str, list[Any]]:
+    """The examples of dev and test, for a run that has its facts.
 
     Raises:
         RequestError: malformed or unfit examples, or none.
     """
-    found = task.read(place, config)
-    refuse(found.faults or task.unfit(found.rows, facts))
-    if not found.rows:
-        raise RequestError(f"{place}: holds no {task.unit}")
-    return found
+    found = read_parts(task, config, without="train")
+    for split, examples in found.items():
+        refuse(examples.faults or task.unfit(examples.rows, facts))
+        if not examples.rows:
+            raise RequestError(f"{places(config)[split]}: holds no {task.unit}")
+    return {split: limited(examples.rows, config.data.limit.dev) for split, examples in found.items()}
 
 
 def limited(examples: Sequence[Any], count: int | None) -> list[Any]:

@@ -13,7 +13,7 @@ from bertpt.config import FinetuneConfig
 from bertpt.data.wordpiece import WordPieceTokenizer
 from bertpt.errors import RequestError
 from bertpt.progress import say as say_line
-from bertpt.tasks.examples import SHOWN, places
+from bertpt.tasks.examples import SHOWN, places, read_parts
 from bertpt.tasks.hub import with_files
 from bertpt.tasks.kinds import TASKS
 from bertpt.tasks.task import Facts, Task
@@ -32,7 +32,7 @@ class SplitReport:
         repeats: rows whose texts stood in the file before; contradictions: those of another label.
         in_train: rows whose texts stand in train too, and the first of them.
         sources_in_train: rows that are about a text of train, where there is such a text.
-        notes: one line for each row that can be used but looks odd.
+        notes: one line for each row that looks odd or was left out.
         faults: one line for each malformed row or unknown label.
     """
 
@@ -87,8 +87,9 @@ def inspect_task(
     facts: Facts | None = None
     seen: dict[tuple[str, ...], str] = {}
     sources: set[str | None] = set()
+    read = read_parts(task, config)
     for split, path in places(config).items():
-        found = task.read(path, config)
+        found = read[split]
         faults = list(found.faults)
         if split == "train":
             facts = _facts(task, config, found.rows, faults)

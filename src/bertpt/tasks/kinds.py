@@ -7,6 +7,7 @@ from torch import nn
 from bertpt.config.schema import Model
 from bertpt.tasks.classification import Classification
 from bertpt.tasks.qa import QuestionAnswering
+from bertpt.tasks.summarization import Summarization
 from bertpt.tasks.tagging import Tagging
 from bertpt.tasks.task import Facts, Task
 
@@ -16,6 +17,7 @@ TASKS: dict[str, Task] = {
     "ner": Tagging(),
     "tagging": Tagging(),
     "qa": QuestionAnswering(),
+    "summarization": Summarization(),
 }
 
 

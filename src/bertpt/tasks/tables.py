@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bertpt.config.finetune.classification import TableData
-from bertpt.config.finetune.common import Column
+from bertpt.config.finetune.common import Column, FileData
 from bertpt.data.lines import is_blank, read_lines
 from bertpt.errors import RequestError
 
@@ -57,7 +57,7 @@ class Table:
     blank: int = 0
 
 
-def format_of(path: Path, data: TableData) -> str:
+def format_of(path: Path, data: FileData) -> str:
     """The stated format, or by the file's ending.
 
     Raises:
@@ -65,21 +65,31 @@ def format_of(path: Path, data: TableData) -> str:
     """
     if data.format != "auto":
         return data.format
-    name = path.name.lower()
-    for packed in _PACKED:
-        name = name.removesuffix(packed)
-    if (found := _ENDINGS.get(Path(name).suffix)) is None:
+    if (found := _by_ending(path)) is None:
         raise RequestError(f"{path}: its ending tells no format; set data.format (csv, tsv, jsonl, parquet, fasttext)")
     return found
 
 
-def read_table(path: Path, data: TableData, columns: Sequence[Column]) -> Table:
+def is_json_lines(path: Path) -> bool:
+    """Whether the file's ending says JSON lines."""
+    return _by_ending(path) == "jsonl"
+
+
+def _by_ending(path: Path) -> str | None:
+    name = path.name.lower()
+    for packed in _PACKED:
+        name = name.removesuffix(packed)
+    return _ENDINGS.get(Path(name).suffix)
+
+
+def read_table(path: Path, data: FileData, columns: Sequence[Column], *, lists: bool = False) -> Table:
     """The named columns of each row of a file.
 
     Args:
         path: of the file, which may be compressed.
         data: its format.
         columns: names, or numbers from 0 (from the end: -1).
+        lists: whether a cell of JSON lines or Parquet may be a list; its items are lines then.
 
     Raises:
         RequestError: no such file, not text, or a column is not there.
@@ -88,12 +98,12 @@ def read_table(path: Path, data: TableData, columns: Sequence[Column]) -> Table:
         raise RequestError(f"{path}: no such file; data.train, data.dev and data.test name files")
     kind = format_of(path, data)
     if kind == "parquet":
-        return _parquet(path, columns)
+        return _parquet(path, columns, lists)
     lines = read_lines(path, str(path))
     if kind == "jsonl":
-        return _json_lines(path, lines, columns)
+        return read_json_lines(str(path), lines, columns, lists=lists)
     if kind == "fasttext":
-        return _fasttext(path, lines, [column == data.label for column in columns])
+        return _fasttext(path, lines, [isinstance(data, TableData) and column == data.label for column in columns])
     quoting = kind == "csv" if data.quoting is None else data.quoting
     return _separated(path, lines, "\t" if kind == "tsv" else ",", quoting, data.header, columns)
 
@@ -167,13 +177,14 @@ def _index(path: Path, names: Sequence[str] | None, width: int, column: Column) 
     return names.index(column)
 
 
-def _json_lines(path: Path, lines: Iterator[str], columns: Sequence[Column]) -> Table:
+def read_json_lines(name: str, lines: Iterator[str], columns: Sequence[Column], *, lists: bool = False) -> Table:
+    """The named values of each line, which is a JSON object; ``name`` is that of the file, for people."""
     table = Table()
     for number, line in enumerate(lines, 1):
         if is_blank(line):
             table.blank += 1
             continue
-        place = f"{path}:{number}"
+        place = f"{name}:{number}"
         try:
             value = json.loads(line)
         except ValueError as error:
@@ -182,26 +193,28 @@ def _json_lines(path: Path, lines: Iterator[str], columns: Sequence[Column]) -> 
         if not isinstance(value, dict):
             table.faults.append(f"{place}: a JSON object is expected, not {type(value).__name__}")
             continue
-        _add(table, place, value, columns)
+        _add(table, place, value, columns, lists)
     return table
 
 
-def _add(table: Table, place: str, value: Mapping[str, Any], columns: Sequence[Column]) -> None:
+def _add(table: Table, place: str, value: Mapping[str, Any], columns: Sequence[Column], lists: bool) -> None:
     cells = []
     for column in columns:
         if column not in value:
             table.faults.append(f"{place}: no {column!r}; there: {', '.join(map(str, value))[:80]}")
             return
-        if (cell := _text(value[str(column)])) is None:
+        if (cell := _text(value[str(column)], lists)) is None:
             table.faults.append(f"{place}: {column}: text or a number is expected, not {value[str(column)]!r}"[:200])
             return
         cells.append(cell)
     table.rows.append(Row(place, tuple(cells)))
 
 
-def _text(value: Any) -> str | None:
+def _text(value: Any, lists: bool) -> str | None:
     if isinstance(value, bool):
         return str(value).lower()
+    if lists and isinstance(value, list) and all(isinstance(item, str | int | float) for item in value):
+        return "\n".join(" ".join(str(int(item) if isinstance(item, bool) else item).split()) for item in value)
     return str(value) if isinstance(value, str | int | float) else None
 
 
@@ -224,7 +237,7 @@ def _fasttext(path: Path, lines: Iterator[str], is_label: Sequence[bool]) -> Tab
     return table
 
 
-def _parquet(path: Path, columns: Sequence[Column]) -> Table:
+def _parquet(path: Path, columns: Sequence[Column], lists: bool) -> Table:
     table = Table()
     try:
         with pq.ParquetFile(path) as file:
@@ -234,7 +247,7 @@ def _parquet(path: Path, columns: Sequence[Column]) -> Table:
             for batch in file.iter_batches(columns=sorted(set(chosen))):
                 for value in batch.to_pylist():
                     number += 1
-                    _add(table, f"{path}: row {number}", value, chosen)
+                    _add(table, f"{path}: row {number}", value, chosen, lists)
     except (pa.ArrowException, OSError) as error:
         raise RequestError(f"{path}: not readable as Parquet: {' '.join(str(error).split())}") from error
     return table

@@ -41,7 +41,7 @@ class Examples:
         rows: in the order of the file; each knows its ``place``, for people.
         faults: one line for each malformed example.
         counts: what was passed over or looks odd, by a name of ``Task.count_words``.
-        notes: one line for each example that can be used but looks odd.
+        notes: one line for each example that looks odd or was left out; the first are shown.
     """
 
     rows: list[Any]
@@ -110,6 +110,13 @@ class Task(ABC):
         Raises:
             RequestError: no such file, not text, or not of the format at all.
         """
+
+    def part(self, found: Mapping[str, Examples], config: Any) -> Mapping[str, Examples]:
+        """What each split keeps of what was read: of one file for several, of copies in two of them.
+
+        Train may be absent, so what dev and test keep must not depend on it.
+        """
+        return found
 
     @abstractmethod
     def facts(self, config: Any, train: Sequence[Any]) -> Facts:

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from bertpt.config.finetune.classification import ClassificationConfig
 from bertpt.config.finetune.common import FREE_KEYS, FinetuneConfig
 from bertpt.config.finetune.qa import QuestionConfig
+from bertpt.config.finetune.summarization import SummarizationConfig
 from bertpt.config.finetune.tagging import TaggingConfig
 from bertpt.config.validate import fault_line
 from bertpt.errors import RequestError
@@ -23,6 +24,7 @@ KINDS: dict[str, type[FinetuneConfig]] = {
     "ner": TaggingConfig,
     "tagging": TaggingConfig,
     "qa": QuestionConfig,
+    "summarization": SummarizationConfig,
 }
 
 

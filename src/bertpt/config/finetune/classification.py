@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from bertpt.config.finetune.common import Column, FinetuneConfig, HubSplits, TaskData, TaskTrain, keys, names
+from bertpt.config.finetune.common import Column, FileData, FinetuneConfig, HubSplits, TaskTrain, keys, names
 from bertpt.config.schema import NoSwitch, Positive, Section, Share
 
 SENTIMENTS = ("negative", "neutral", "positive")
@@ -15,17 +15,10 @@ METRICS = ("accuracy", "f1", "f1_macro", "matthews", "pearson", "spearman")
 REGRESSION_METRICS = ("pearson", "spearman")
 
 
-class TableData(TaskData):
+class TableData(FileData):
     """Where the examples are, and which columns hold what."""
 
-    format: Literal["auto", "csv", "tsv", "jsonl", "parquet", "fasttext"] = Field(
-        "auto", description="auto: by the file's ending. fasttext: `__label__NAME` before the text."
-    )
     hub: HubSplits | None = Field(None, description="Splits of a hub data set in place of files.")
-    header: bool = Field(True, description="csv, tsv: whether the first line names the columns.")
-    quoting: bool | None = Field(
-        None, description='csv, tsv: whether "..." encloses a cell; default: in csv it does, in tsv a quote is text.'
-    )
     text: Column = Field("text", description="Column of the text: name, or number from 0 (from the end: -1).")
     pair: Column | None = Field(None, description="Column of the second text, for tasks on pairs.")
     label: Column = Field("label", description="Column of the label, or of the score in a regression.")

@@ -47,6 +47,18 @@ class TaskData(Section):
     limit: Limits = Limits()
 
 
+class FileData(TaskData):
+    """Where the examples are, each a row of a table."""
+
+    format: Literal["auto", "csv", "tsv", "jsonl", "parquet", "fasttext"] = Field(
+        "auto", description="auto: by the file's ending. fasttext: `__label__NAME` before the text."
+    )
+    header: bool = Field(True, description="csv, tsv: whether the first line names the columns.")
+    quoting: bool | None = Field(
+        None, description='csv, tsv: whether "..." encloses a cell; default: in csv it does, in tsv a quote is text.'
+    )
+
+
 class HubSplits(Section):
     """A data set of the Hugging Face hub: ``data.train``, ``dev`` and ``test`` name its splits, not files."""
 
