@@ -21,8 +21,8 @@ def continues(text: str, at: int) -> bool:
     letter = text[at]
     if letter.isascii():
         return False
-    if text[at - 1] == _JOINER:
-        return unicodedata.category(letter) in ("So", "Lo")
+    if text[at - 1] == _JOINER and unicodedata.category(letter) in ("So", "Lo"):
+        return True
     return (
         letter == _JOINER
         or "\u1160" <= letter <= "\u11ff"
