@@ -15,8 +15,8 @@ def continues(text: str, at: int) -> bool:
     """Whether the character at ``at`` belongs to the one before it, so that no piece may begin there.
 
     These are combining marks and variation selectors, vowels and finals of decomposed Hangul, the zero-width joiner
-    or a virama and what it joins, skin tones and tags of emoji. It is most of the grapheme clusters of Unicode (UAX 29); pairs of
-    regional indicators are left out, for these need the whole text before them.
+    or a virama and what it joins, skin tones and tags of emoji. It is most of the grapheme clusters of Unicode
+    (UAX 29); pairs of regional indicators are left out, for these need the whole text before them.
     """
     if not 0 < at < len(text):
         return False
