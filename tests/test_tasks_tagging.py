@@ -105,7 +105,7 @@ def predictions(folder: Path, name: str, split: str = "test") -> list[dict[str, 
 def test_it_learns_at_least_what_a_word_alone_tells(trained: Path, name: str) -> None:
     metric = "f1" if "ner" in name else "accuracy"
     found = scores_of(trained, name)
-    assert found["scores"][metric] >= found["baseline"][metric] > 0.4
+    assert found["scores"][metric] >= found["baseline"][metric] > 0.2
 
 
 @pytest.mark.parametrize("name", ["ner", "ner-crf"])

@@ -7,22 +7,24 @@ import unicodedata
 from bertpt.tasks.questions import Span
 
 _JOINER = "\u200d"
+# The joiner, and the viramas that join two consonants to one letter (UAX 29, rule 9c).
+_LINKS = {_JOINER, "\u094d", "\u09cd", "\u0acd", "\u0b4d", "\u0c4d", "\u0d4d"}
 
 
 def continues(text: str, at: int) -> bool:
     """Whether the character at ``at`` belongs to the one before it, so that no piece may begin there.
 
     These are combining marks and variation selectors, vowels and finals of decomposed Hangul, the zero-width joiner
-    and what it joins, skin tones and tags of emoji. It is most of the grapheme clusters of Unicode (UAX 29); pairs of
-    regional indicators are left out, for these need the whole text before them.
+    or a virama and what it joins, skin tones and tags of emoji. It is most of the grapheme clusters of Unicode
+    (UAX 29); pairs of regional indicators are left out, for these need the whole text before them.
     """
     if not 0 < at < len(text):
         return False
     letter = text[at]
     if letter.isascii():
         return False
-    if text[at - 1] == _JOINER:
-        return unicodedata.category(letter) in ("So", "Lo")
+    if text[at - 1] in _LINKS and unicodedata.category(letter) in ("So", "Lo"):
+        return True
     return (
         letter == _JOINER
         or "\u1160" <= letter <= "\u11ff"
