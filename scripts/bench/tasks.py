@@ -127,7 +127,7 @@ def is_of(record: Record, key: Record) -> bool:
 
 def fill(out: Path, names: list[str], variants: list[str], seeds: list[int], encoder: Path, data: Path) -> None:
     """Do what is not done yet; a record is written as soon as it is there."""
-    work = out.with_suffix("")
+    work = out.with_name(f"{out.stem}-work")
     records: list[Record] = read_json(out) if out.is_file() else []
     for seed in seeds:  # seed by seed: what is there when it is stopped is a table of fewer seeds
         for name in names:

@@ -28,7 +28,8 @@ def with_files(config: C, say: Callable[[str], None]) -> C:
         return config
     from bertpt.data.hub_splits import fetch_split  # takes a second to import
 
-    files, faults = {}, list[str]()
+    files: dict[str, str] = {}
+    faults: list[str] = []
     for key, split in places(config).items():
         source = HubSource(
             kind="hub",
