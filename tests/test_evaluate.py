@@ -204,13 +204,12 @@ class Cheat(nn.Module):
     def forward(self, batch: Batch) -> PreTrainingOutput:
         assert batch.masked_labels is not None
         assert batch.next_sentence_label is not None
-        if not self.knows:
-            return PreTrainingOutput(
-                torch.zeros(batch.predictions, V), torch.eye(V), self.unigram, torch.zeros(batch.rows, 2)
-            )
-        answers = 50.0 * nn.functional.one_hot(batch.masked_labels, V)
-        pairs = 50.0 * nn.functional.one_hot(batch.next_sentence_label, 2)
-        return PreTrainingOutput(answers, torch.eye(V), torch.zeros(V), pairs)
+        logits = self.unigram.expand(batch.predictions, -1)
+        pairs = torch.zeros(batch.rows, 2)
+        if self.knows:
+            logits = 50.0 * nn.functional.one_hot(batch.masked_labels, V)
+            pairs = 50.0 * nn.functional.one_hot(batch.next_sentence_label, 2)
+        return PreTrainingOutput(logits.float(), torch.eye(V), torch.zeros(V), pairs)
 
 
 def test_a_model_of_unigrams_scores_what_its_baseline_says(store: TokenStore) -> None:

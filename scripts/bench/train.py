@@ -3,9 +3,9 @@
 Both train on the same rows in turn (A B A B ...) in one process: fp32, dropout 0.1, AdamW (fused), clipping,
 vocabulary 30,522, length 128, batch 32 (Base 8). The reference pads to the longest row of the batch and uses SDPA.
 Figures are medians over the turns; tokens are those that are not padding. The bound is the time of the step's matrix
-products alone (forward and backward) on the packed rows.
+products alone (forward and backward) on the packed rows, those of attention included.
 
-Usage: python scripts/bench/train.py [--sizes tiny,mini,small,base] [--turns 5] [--json FILE]
+Usage: python scripts/bench/train.py [--sizes tiny,mini,small,base] [--turns N] [--json FILE]
 """
 
 from __future__ import annotations
@@ -25,12 +25,19 @@ from torch import Tensor
 from bertpt.batch import Batch
 from bertpt.config.schema import Model, Optimizer
 from bertpt.model.pretraining import BertForPreTraining
+from bertpt.progress import say
 from bertpt.train.optim import build_optimizer, parameter_groups
 from bertpt.train.pretrain import pretraining_counts, pretraining_objective
 from bertpt.train.step import Totals, train_step
 
 VOCAB, LENGTH, LR, CLIP = 30_522, 128, 1e-4, 1.0
-SIZES = {"tiny": (2, 128, 2, 32), "mini": (4, 256, 4, 32), "small": (4, 512, 8, 32), "base": (12, 768, 12, 8)}
+# layers, width, heads, batch size, updates in a turn, turns: the larger the steadier, and the longer
+SIZES = {
+    "tiny": (2, 128, 2, 32, 4, 7),
+    "mini": (4, 256, 4, 32, 4, 5),
+    "small": (4, 512, 8, 32, 2, 5),
+    "base": (12, 768, 12, 8, 2, 5),
+}
 
 
 def make_rows(batch_size: int, count: int) -> list[Batch]:
@@ -124,71 +131,100 @@ def as_padded(batch: Batch) -> dict[str, Tensor]:
 
 
 def products(config: Model, batch: Batch) -> Callable[[Batch], None]:
-    """The matrix products of a step alone: each weight's product, and its two of the backward pass."""
+    """The matrix products of a step alone, into memory that is there: no step with these products can be faster.
+
+    Each weight's product with its two of the backward pass, in the layout of ``nn.Linear``; and of attention, which
+    has no weights, the two of each row and their four of the backward pass.
+    """
     tokens, masked, width, ffn = batch.tokens, batch.predictions, config.hidden_size, config.ffn_size
+    heads, layers = config.num_attention_heads, config.num_hidden_layers
     layer = [(tokens, width, 3 * width), (tokens, width, width), (tokens, width, ffn), (tokens, ffn, width)]
-    shapes = layer * config.num_hidden_layers + [(masked, width, width), (masked, width, VOCAB)]
-    made = {s: (torch.randn(s[0], s[1]), torch.randn(s[1], s[2]), torch.randn(s[0], s[2])) for s in set(shapes)}
+    weights = layer * layers + [(masked, width, width), (masked, width, VOCAB)]
+    rows = batch.attention_mask.sum(1).tolist() * layers
+    made = {s: (torch.randn(s[0], s[1]), torch.randn(s[2], s[1]), torch.randn(s[0], s[2])) for s in set(weights)}
+    results = {s: tuple(torch.empty_like(tensor) for tensor in made[s]) for s in made}
+    thin = {n: torch.randn(heads, n, width // heads) for n in set(rows)}
+    square = {n: torch.randn(heads, n, n) for n in set(rows)}
+    scores, context = ({n: torch.empty_like(t) for n, t in tensors.items()} for tensors in (square, thin))
 
     def step(_: Batch) -> None:
-        for shape in shapes:
-            left, right, gradient = made[shape]
-            torch.mm(left, right)
-            torch.mm(gradient, right.t())
-            torch.mm(left.t(), gradient)
+        for shape in weights:
+            (x, weight, y), (by_x, by_weight, out) = made[shape], results[shape]
+            torch.mm(x, weight.t(), out=out)
+            torch.mm(y, weight, out=by_x)
+            torch.mm(y.t(), x, out=by_weight)
+        for n in rows:
+            for _ in range(2):
+                torch.bmm(thin[n], thin[n].mT, out=scores[n])
+                torch.bmm(square[n], thin[n], out=context[n])
+                torch.bmm(square[n].mT, thin[n], out=context[n])
 
     return step
 
 
 def measure(size: str, turns: int) -> dict[str, Any]:
-    """Medians for one size."""
-    layers, width, heads, batch_size = SIZES[size]
+    """Medians for one size; each turn is said on stderr."""
+    layers, width, heads, batch_size, updates, _ = SIZES[size]
     config = Model(hidden_size=width, num_hidden_layers=layers, num_attention_heads=heads)
-    batches = make_rows(batch_size, 4)
+    batches = make_rows(batch_size, updates)
     contenders = {"ours": ours(config), "transformers": reference(config), "products": products(config, batches[0])}
+    say(f"{size}: warming up")
     for step in contenders.values():
-        step(batches[0])  # warm-up
+        step(batches[0])
     rates: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(turns):
+    for turn in range(turns):
         for name, step in contenders.items():
+            turns_batches = [batches[0]] * updates if name == "products" else batches  # made for one shape
             begun = time.perf_counter()
-            for batch in batches:
+            for batch in turns_batches:
                 step(batch)
-            rates[name].append(sum(batch.tokens for batch in batches) / (time.perf_counter() - begun))
+            rates[name].append(sum(batch.tokens for batch in turns_batches) / (time.perf_counter() - begun))
+        last = ", ".join(f"{name} {values[-1]:,.0f}" for name, values in rates.items())
+        say(f"{size}: turn {turn + 1} of {turns}, tokens/s: {last}")
     median = {name: statistics.median(values) for name, values in rates.items()}
-    pairs = [a / b for a, b in zip(rates["ours"], rates["transformers"], strict=True)]
     return {
         "size": size,
         "tokens_per_s": median["ours"],
         "transformers_tokens_per_s": median["transformers"],
-        "ratio": statistics.median(pairs),
-        "bound_share": median["ours"] / median["products"],
+        "ratio": statistics.median(paired(rates["ours"], rates["transformers"])),
+        "bound_share": statistics.median(paired(rates["ours"], rates["products"])),
     }
+
+
+def paired(above: list[float], below: list[float]) -> list[float]:
+    """Ratios within each turn: what slows the machine down for a while slows both."""
+    return [a / b for a, b in zip(above, below, strict=True)]
+
+
+def sizes(text: str) -> list[str]:
+    """The names of ``--sizes``."""
+    names = text.split(",")
+    if unknown := [name for name in names if name not in SIZES]:
+        raise argparse.ArgumentTypeError(f"unknown: {', '.join(unknown)}; choose from {','.join(SIZES)}")
+    return names
 
 
 def main() -> None:
     """Measure and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", default="tiny,mini")
-    parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--sizes", type=sizes, default=list(SIZES), metavar="NAMES", help="tiny,mini,small,base")
+    parser.add_argument("--turns", type=int, help="of each size; default: 7 for tiny, 5 for the others")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write one record per size")
     arguments = parser.parse_args()
     torch.set_flush_denormal(True)
-    print(
-        f"{platform.platform()}, torch {torch.__version__}, {torch.get_num_threads()} threads, {arguments.turns} turns"
-    )
-    print(f"{'size':8}{'tokens/s':>12}{'transformers':>14}{'ratio':>8}{'of bound':>10}")
+    print(f"{platform.platform()}, torch {torch.__version__}, {torch.get_num_threads()} threads")
+    print(f"{'size':8}{'tokens/s':>12}{'transformers':>14}{'ratio':>8}{'of bound':>10}", flush=True)
     records = []
-    for size in arguments.sizes.split(","):
-        record = measure(size, arguments.turns)
+    for size in arguments.sizes:
+        record = measure(size, arguments.turns or SIZES[size][-1])
         records.append(record)
+        if arguments.json:  # after each size: what is measured is not lost with a run that is stopped
+            arguments.json.write_text(json.dumps(records, indent=2) + "\n", encoding="utf-8")
         print(
             f"{size:8}{record['tokens_per_s']:>12,.0f}{record['transformers_tokens_per_s']:>14,.0f}"
             f"{record['ratio']:>8.2f}{record['bound_share']:>10.0%}",
             flush=True,
         )
-    if arguments.json:
-        arguments.json.write_text(json.dumps(records, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

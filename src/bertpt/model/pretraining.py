@@ -60,8 +60,9 @@ class PreTrainingOutput:
 
     @cached_property
     def mlm_logits(self) -> Tensor:
-        """Logits [M, V] at the masked positions."""
-        return decode(self.masked, self.embedding, self.bias)
+        """Logits [M, V] at the masked positions; without a graph where the forward pass had none."""
+        with torch.set_grad_enabled(torch.is_grad_enabled() and self.masked.requires_grad):
+            return decode(self.masked, self.embedding, self.bias)
 
 
 class BertForPreTraining(nn.Module):
