@@ -109,16 +109,18 @@ def write_text(path: Path, size: int, seed: int = 0) -> int:
     return path.stat().st_size
 
 
-def _children(process: int) -> list[int]:
+def children(process: int) -> list[int]:
+    """A process and all below it."""
     found = [process]
     with contextlib.suppress(OSError):
         for task in Path(f"/proc/{process}/task").iterdir():
             for child in (task / "children").read_text().split():
-                found += _children(int(child))
+                found += children(int(child))
     return found
 
 
-def _memory(process: int, field: str) -> int:
+def memory(process: int, field: str) -> int:
+    """Bytes by a field of /proc/PROCESS/status; 0 where there is none."""
     with contextlib.suppress(OSError, IndexError, ValueError):
         text = Path(f"/proc/{process}/status").read_text()
         return int(text.split(f"{field}:")[1].split()[0]) * 1024
@@ -134,9 +136,9 @@ def peak_of(command: list[str]) -> tuple[str, dict[str, int]]:
     peak = {"anonymous": 0, "resident": 0}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     while process.poll() is None:
-        tree = _children(process.pid)
+        tree = children(process.pid)
         for name, field in (("anonymous", "RssAnon"), ("resident", "VmRSS")):
-            peak[name] = max(peak[name], sum(_memory(each, field) for each in tree))
+            peak[name] = max(peak[name], sum(memory(each, field) for each in tree))
         time.sleep(0.1)
     output = process.stdout.read() if process.stdout else ""
     if process.returncode:
