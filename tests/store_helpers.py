@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bertpt.data.store import Split, Tokens, TokenStore
+from bertpt.data.store import STORE_FORMAT, Split, Tokens, TokenStore
 from bertpt.data.store_writer import StoreWriter
 from bertpt.files import write_manifest
 
@@ -42,17 +42,17 @@ def make_tokens(documents: Sequence[Document], sources: Sequence[int] | None = N
     lengths = [len(sentence) for document in documents for sentence in document]
     ids = [token for document in documents for sentence in document for token in sentence]
     sizes = [len(document) for document in documents]
-    return Tokens(
+    return Tokens.build(
         np.array(ids, np.uint16 if max(ids, default=0) < 2**16 else np.uint32),
-        np.cumsum([0, *lengths], dtype=np.int64),
-        np.cumsum([0, *sizes], dtype=np.int64),
+        np.array(lengths, np.int64),
+        np.array(sizes, np.int64),
         np.array(sources or [0] * len(documents), np.uint8),
     )
 
 
 def as_documents(tokens: Tokens) -> list[Document]:
     """The way back from offsets to lists."""
-    spans = [tokens.ids[start:end].tolist() for start, end in pairwise(tokens.sentences.tolist())]
+    spans = [tokens.ids[start:end].tolist() for start, end in pairwise(tokens.sentence_offsets().tolist())]
     return [spans[start:end] for start, end in pairwise(tokens.documents.tolist())]
 
 
@@ -79,14 +79,19 @@ def make_store(
     with StoreWriter(directory, flags) as writer:
         for name, part in parts.items():
             sizes = np.diff(part.documents)
-            writer.split(name).add(part.ids, np.diff(part.sentences), sizes, part.sources)
+            writer.split(name).add(part.ids, part.lengths, sizes, part.sources)
             counts[name] = {
                 "documents": len(sizes),
                 "documents_of_two_sentences_or_more": int((sizes > 1).sum()),
                 "tokens": len(part.ids),
             }
     labels = [f"s{i}" for i in range(1 + max(max(part.sources.tolist(), default=0) for part in parts.values()))]
-    settings = {"vocab_size": vocab_size, "special_ids": special_ids or SPECIAL, "sources": labels}
+    settings = {
+        "format": STORE_FORMAT,
+        "vocab_size": vocab_size,
+        "special_ids": special_ids or SPECIAL,
+        "sources": labels,
+    }
     write_manifest(directory, stage="prepare", key="key", inputs={}, settings=settings, counts=counts)
     return TokenStore.open(directory)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ from train_helpers import merged
 
 from bertpt.config import FinetuneConfig, validate_finetune
 from bertpt.interop.finetuning import read_start
+from bertpt.predict.tasks import TaskPredictor, labelled_texts
+from bertpt.predict.texts import Text
 from bertpt.tasks.evaluation import TaskEvaluation
 from bertpt.tasks.finetune import finetune
 
@@ -79,3 +81,10 @@ def fit(config: FinetuneConfig, *, overwrite: bool = False, lines: list[str] | N
     """Train it; ``lines`` gets what is said."""
     say = silent if lines is None else lines.append
     return finetune(config, read_start(config, say=say), overwrite=overwrite, say=say, progress=False)
+
+
+def predicted(run: Path, texts: Sequence[str], *, say: Callable[[str], None] = silent) -> list[dict[str, Any]]:
+    """What a run of classification says of texts."""
+    predictor = TaskPredictor.open(run, "classification", "sentiment")
+    examples = labelled_texts([Text(f"text {number}", text) for number, text in enumerate(texts)], predictor.facts)
+    return list(predictor.predict(examples, say=say))

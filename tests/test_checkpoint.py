@@ -19,9 +19,10 @@ from bertpt.config.schema import Model
 from bertpt.config.schema import Optimizer as OptimizerConfig
 from bertpt.errors import BertptError, RequestError
 from bertpt.model.pretraining import BertForPreTraining
-from bertpt.train.checkpoint import checkpoints, newest_checkpoint, open_checkpoint, restore, save_checkpoint
+from bertpt.train.checkpoint import checkpoints, newest_checkpoint, open_checkpoint, restore
 from bertpt.train.optim import build_optimizer
 from bertpt.train.pretrain import pretraining_counts, pretraining_objective
+from bertpt.train.saving import save_checkpoint
 from bertpt.train.step import Totals, train_step
 
 VOCAB = 40
@@ -207,7 +208,7 @@ def test_nothing_is_removed_before_the_new_one_is_complete(tmp_path: Path, monke
         assert steps(tmp_path) == [1]
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("bertpt.train.checkpoint.write_manifest", full_disk)
+    monkeypatch.setattr("bertpt.train.saving.write_manifest", full_disk)
     with pytest.raises(BertptError, match="No space left"):
         save(tmp_path, 2, keep=1)
     assert steps(tmp_path) == [1]

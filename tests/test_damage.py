@@ -16,10 +16,10 @@ from train_helpers import Tiny, quiet
 from bertpt.data.locate import documents_dir, finished_store, tokenizer_dir
 from bertpt.data.prepare import prepare
 from bertpt.errors import BertptError, RequestError
-from bertpt.train import checkpoint
-from bertpt.train.checkpoint import save_checkpoint
+from bertpt.train import saving
 from bertpt.train.pretrain import pretrain
 from bertpt.train.rundir import open_run
+from bertpt.train.saving import save_checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def copy(tiny: Tiny, tmp_path: Path) -> Tiny:
     return Tiny(tmp_path / "copy")
 
 
-@pytest.mark.parametrize("name", ["train.ids.bin", "train.sentences.bin", "heldout.ids.bin", "unigram.bin"])
+@pytest.mark.parametrize("name", ["train.ids.bin", "train.lengths.bin", "heldout.ids.bin", "unigram.bin"])
 def test_training_does_not_begin_on_a_damaged_store(copy: Tiny, name: str) -> None:
     config = copy.config(copy.folder / "runs")
     change_a_byte(finished_store(config) / name)
@@ -82,7 +82,7 @@ def test_a_disk_that_fills_while_weights_are_saved_is_one_line(tmp_path: Path, m
     model = torch.nn.Linear(2, 2)
     optimizer = torch.optim.AdamW(model.parameters())
     save_checkpoint(tmp_path, 1, model, optimizer, {}, keep=2)
-    monkeypatch.setattr(checkpoint, "save_file", full)
+    monkeypatch.setattr(saving, "save_file", full)
     with pytest.raises(BertptError, match=r"step-00000002: cannot write: No space left on device \("):
         save_checkpoint(tmp_path, 2, model, optimizer, {}, keep=2)
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000001"]

@@ -261,3 +261,100 @@ def test_a_changed_byte_is_found_by_the_hash(made: Path) -> None:
     assert read_manifest(made) == manifest
     with pytest.raises(RequestError, match=r"a\.bin: damaged: its SHA-256"):
         check_hashes(made, manifest)
+
+
+# --- what others have left or put there -----------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs locks of POSIX")
+def test_what_a_killed_writer_of_a_file_has_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    code = """
+import os, pathlib
+from bertpt.locks import claimed_file
+with claimed_file(pathlib.Path("a.json")) as file:
+    file.write(b"half")
+    file.flush()
+    os._exit(9)
+"""
+    assert in_process(code, tmp_path).returncode == 9
+    (left,) = names(tmp_path)
+    assert left.startswith(".a.json.")
+    (tmp_path / ".b.json.1.tmp").touch()  # of another file
+    write_json(tmp_path / "a.json", 1)
+    assert names(tmp_path) == {"a.json", ".b.json.1.tmp"}
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs locks of POSIX")
+def test_a_file_that_another_process_is_writing_is_left_alone(tmp_path: Path) -> None:
+    code = """
+import pathlib, sys
+from bertpt.locks import claimed_file
+with claimed_file(pathlib.Path("a.json")) as file:
+    file.write(b"theirs")
+    file.flush()
+    print("ready", flush=True)
+    sys.stdin.read()
+    pathlib.Path(file.name).replace("a.json")
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", code], cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8"
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        write_file(tmp_path / "a.json", "ours")
+        assert (tmp_path / "a.json").read_text(encoding="utf-8") == "ours"
+        process.communicate("")
+    assert process.returncode == 0
+    assert (tmp_path / "a.json").read_text(encoding="utf-8") == "theirs"
+    assert names(tmp_path) == {"a.json"}
+
+
+@pytest.mark.skipif(os.name != "posix", reason="links of POSIX")
+def test_links_are_not_followed_on_write(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("years of work", encoding="utf-8")
+    place = tmp_path / "place"
+    place.mkdir()
+    for name in ("a.json", f".a.json.{os.getpid()}.tmp"):
+        (place / name).symlink_to(precious)
+    (place / "folder").symlink_to(tmp_path / "elsewhere")
+    (place / f".made.{os.getpid()}.tmp").symlink_to(tmp_path, target_is_directory=True)
+    write_json(place / "a.json", 1)
+    assert precious.read_text(encoding="utf-8") == "years of work"
+    assert not (place / "a.json").is_symlink()
+    with pytest.raises(BertptError, match="folder: cannot write"), staged_directory(place / "folder"):
+        pass
+    assert not (tmp_path / "elsewhere").exists()
+    with pytest.raises(BertptError, match="made: cannot write"), staged_directory(place / "made"):
+        pass
+    assert precious.exists()
+
+
+@pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "a/../../secret", "", "..\\secret", "."])
+def test_a_manifest_that_names_a_file_outside_its_folder_is_refused(made: Path, name: str) -> None:
+    manifest = read_manifest(made)
+    assert manifest is not None
+    manifest["files"][name] = {"bytes": 0, "sha256": "0" * 64}
+    (made / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    with pytest.raises(RequestError, match="names a file outside its folder"):
+        read_manifest(made)
+
+
+def test_json_of_endless_depth_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("[" * 1_000_000, encoding="utf-8")
+    with pytest.raises(RequestError, match=r"a\.json: not readable as JSON"):
+        read_json(tmp_path / "a.json")
+
+
+def test_what_was_made_meanwhile_is_not_replaced_unless_asked(tmp_path: Path) -> None:
+    def make(**options: bool) -> None:
+        with staged_directory(tmp_path / "final", **options):
+            (tmp_path / "final").mkdir(exist_ok=True)
+            (tmp_path / "final" / "theirs").touch()
+
+    with pytest.raises(BertptError, match="another process has made it meanwhile; the same command goes on"):
+        make(replace=False)
+    assert names(tmp_path / "final") == {"theirs"}
+    make()
+    assert names(tmp_path) == {"final"}
+    assert names(tmp_path / "final") == set()

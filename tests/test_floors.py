@@ -16,6 +16,7 @@ PACKAGE = Path(bertpt.__file__).parent
 # A module imports from lower floors and from its own package alone. Packages on one floor never import each other.
 FLOORS = {
     "errors": 0.0,
+    "signals": 0.02,
     "locks": 0.05,
     "files": 0.1,
     "progress": 0.1,

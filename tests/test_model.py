@@ -177,7 +177,7 @@ def test_padding_costs_no_work_outside_attention() -> None:
     model = model_of(small(), 90)
     seen: list[int] = []
     model.bert.encoder.layer[0].intermediate.register_forward_hook(lambda m, inputs, out: seen.append(len(inputs[0])))
-    model.cls.predictions.register_forward_hook(lambda m, inputs, out: seen.append(len(inputs[0])))
+    model.cls.predictions.transform.register_forward_hook(lambda m, inputs, out: seen.append(len(inputs[0])))
     rows = padded_rows(90, PADDED)
     model(packed(rows, labels(rows, 90, each=2)))
     assert seen == [sum(PADDED), 2 * len(PADDED)]

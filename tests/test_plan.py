@@ -6,6 +6,7 @@ import hashlib
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,15 @@ def truncate(a: list[int], b: list[int], room: int, draws: Draws) -> None:
         cuts[purpose] += 1
 
 
+def stretches(documents: list[list[list[int]]]) -> Iterator[tuple[int, int, int, int]]:
+    """Document, number within it, first sentence and the one after the last, of what is planned side by side."""
+    for index, document in enumerate(documents):
+        numbers = [(sentence[0] - document[0][0]) // plan.STRETCH for sentence in document]
+        for nth in dict.fromkeys(numbers):
+            begin = numbers.index(nth)
+            yield index, nth, begin, begin + numbers.count(nth)
+
+
 def joined(sentences: list[list[int]]) -> list[int]:
     return [place for sentence in sentences for place in sentence]
 
@@ -95,23 +105,24 @@ def walk(documents: list[Document], sources: list[int], pairs: Pairs, length: in
     room = length - 3
     ids = [token for document in documents for sentence in document for token in sentence]
     places = numbered(documents, room)
-    made: list[tuple[int, int, Row]] = []
-    for index, document in enumerate(places):
+    made: list[tuple[int, tuple[int, int], Row]] = []
+    for index, nth, begin, stop in stretches(places):
+        document = places[index]
         among = [
             d
             for d in range(len(places))
             if d != index and (pairs.random_from == "corpus" or sources[d] == sources[index])
         ]
-        turn, i = 0, 0
+        turn, i = 0, begin
         chunk: list[list[int]] = []
-        while i < len(document):
+        while i < stop:
             if not chunk:
-                draws = Draws(seed, epoch, index, turn)
+                draws = Draws(seed, epoch, index, *([2**48 + nth] if nth else []), turn)
                 target = room
                 if draws.share(plan._SHORT) < pairs.short_share:
                     target = 2 + draws.below(room - 1, plan._TARGET)
             chunk.append(document[i])
-            if i == len(document) - 1 or len(joined(chunk)) >= target:
+            if i == stop - 1 or len(joined(chunk)) >= target:
                 a_end = 1 + draws.below(len(chunk) - 1, plan._SPLIT) if len(chunk) > 1 else 1
                 a, b = joined(chunk[:a_end]), joined(chunk[a_end:])
                 rest = joined(document[i + 1 - len(chunk) + a_end :])
@@ -124,7 +135,7 @@ def walk(documents: list[Document], sources: list[int], pairs: Pairs, length: in
                         i -= len(chunk) - a_end
                 if b:
                     truncate(a, b, room, draws)
-                    made.append((turn, index, (a[0], b[0], len(a), len(b), is_random)))
+                    made.append((turn, (index, nth), (a[0], b[0], len(a), len(b), is_random)))
                 chunk, turn = [], turn + 1
             i += 1
     rows = [row for _, _, row in sorted(made)]
@@ -165,6 +176,19 @@ def test_rows_are_those_of_a_walk_over_sentences(length: int, seed: int, random_
     assert rows.tolist() == walk(documents, sources, pairs, length, seed, seed % 3)
 
 
+@pytest.mark.parametrize("stretch", [1, 7, 60, 200])
+def test_huge_documents_are_planned_in_stretches(monkeypatch: pytest.MonkeyPatch, stretch: int) -> None:
+    monkeypatch.setattr(plan, "STRETCH", stretch)
+    documents = random_documents(7, seed=stretch, sentences=(1, 40), tokens=(1, 30))
+    documents[2] = [[token] for token in range(5, 90)]
+    pairs = Pairs(short_share=0.2)
+    rows = plan_epoch(make_tokens(documents), pairs, length=33, seed=2, epoch=1)
+    assert rows.tolist() == walk(documents, [0] * 7, pairs, 33, 2, 1)
+    whole = plan_epoch(make_tokens(documents), Pairs(rule="none"), length=33, seed=2, epoch=1)
+    covered = np.sort(np.concatenate([np.arange(r["a_start"], r["a_start"] + r["a_length"]) for r in whole]))
+    assert covered.tolist() == list(range(sum(len(sentence) for document in documents for sentence in document)))
+
+
 @pytest.mark.parametrize("random_share", [0.0, 0.2, 1.0])
 def test_the_walk_agrees_for_any_share_of_random_pairs(random_share: float) -> None:
     documents = random_documents(12, seed=5, sentences=(1, 15))
@@ -199,7 +223,7 @@ def test_every_row_keeps_to_the_rules(length: int) -> None:
     assert rows["is_random"].mean() > 0.45
     # With whole sentences on either side where nothing was cut.
     whole = used < length
-    starts = set(tokens.sentences.tolist())
+    starts = set(tokens.sentence_offsets().tolist())
     assert {*a[whole], *(a + a_length)[whole], *b[whole], *(b + b_length)[whole]} <= starts
 
 
@@ -345,9 +369,9 @@ def test_without_pairs_every_token_is_in_exactly_one_row(length: int, short_shar
     assert np.concatenate([[0], (start + size)]).tolist() == [*start.tolist(), len(tokens.ids)]
     assert (document_of(tokens, start) == document_of(tokens, start + size - 1)).all()
     if short_share == 0:  # a row ends inside a sentence only where a sentence is longer than a row
-        long = np.diff(tokens.sentences) > length - 2
-        inside = np.setdiff1d(start + size, tokens.sentences)
-        assert long[np.searchsorted(tokens.sentences, inside, side="right") - 1].all()
+        long = tokens.lengths > length - 2
+        inside = np.setdiff1d(start + size, tokens.sentence_offsets())
+        assert long[np.searchsorted(tokens.sentence_offsets(), inside, side="right") - 1].all()
 
 
 def test_without_pairs_one_document_of_one_token_is_enough() -> None:

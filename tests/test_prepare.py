@@ -40,8 +40,9 @@ def stages(data_dir: Path, said: list[str] | None = None, **sections: Any) -> To
 
 def as_lists(split: Tokens) -> list[list[list[int]]]:
     """Documents of sentences of ids."""
+    starts = split.sentence_offsets()
     return [
-        [split.ids[split.sentences[s] : split.sentences[s + 1]].tolist() for s in range(first, end)]
+        [split.ids[starts[s] : starts[s + 1]].tolist() for s in range(first, end)]
         for first, end in pairwise(split.documents.tolist())
     ]
 

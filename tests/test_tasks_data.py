@@ -23,7 +23,9 @@ from bertpt.config.finetune import FinetuneConfig
 from bertpt.data.wordpiece import Normalising, WordPieceTokenizer, build
 from bertpt.errors import RequestError
 from bertpt.tasks.encode import encode_rows
-from bertpt.tasks.examples import read_examples, read_splits
+from bertpt.tasks.examples import Splits, read_splits
+from bertpt.tasks.kinds import TASKS
+from bertpt.tasks.labelled import read_examples
 
 
 def config_of(path: Path, **data: Any) -> FinetuneConfig:
@@ -156,13 +158,17 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         faults(tmp_path / "gone.tsv")
 
 
+def splits_of(config: FinetuneConfig) -> Splits:
+    return read_splits(TASKS[config.task], config)
+
+
 def test_all_faults_of_all_files_come_together_and_many_are_counted(tmp_path: Path) -> None:
     write_tsv(tmp_path / "train.tsv", [("a", "no"), ("b", "yes")] + [("c",)] * 12)
     write_tsv(tmp_path / "dev.tsv", [("a", "no"), ("d",)])
     with pytest.raises(RequestError) as caught:
-        read_splits(task_config(tmp_path, data={"test": None}))
+        splits_of(task_config(tmp_path, data={"test": None}))
     assert len(caught.value.faults) == 11
-    assert caught.value.faults[-1] == "3 more rows like these"
+    assert caught.value.faults[-1] == "3 more like these"
 
 
 def test_labels_are_text_in_sorted_order_whole_numbers_by_value(tmp_path: Path) -> None:
@@ -172,19 +178,19 @@ def test_labels_are_text_in_sorted_order_whole_numbers_by_value(tmp_path: Path) 
     ):
         for split in ("train", "dev"):
             write_tsv(tmp_path / f"{split}.tsv", [("x", label) for label in labels])
-        assert read_splits(task_config(tmp_path, data={"test": None})).names == expected
+        assert splits_of(task_config(tmp_path, data={"test": None})).facts["labels"] == expected
     given_order = ["c", "a", "b"]
-    assert read_splits(task_config(tmp_path, data={"test": None, "labels": given_order})).names == given_order
+    assert splits_of(task_config(tmp_path, data={"test": None, "labels": given_order})).facts["labels"] == given_order
 
 
 def test_a_label_that_train_lacks_is_refused_by_file_and_line(tmp_path: Path) -> None:
     write_tsv(tmp_path / "train.tsv", [("a", "no"), ("b", "yes")])
     write_tsv(tmp_path / "dev.tsv", [("a", "no"), ("b", "maybe")])
     with pytest.raises(RequestError, match=r"dev\.tsv:3: label 'maybe' does not stand in train: no, yes"):
-        read_splits(task_config(tmp_path, data={"test": None}))
+        splits_of(task_config(tmp_path, data={"test": None}))
     write_tsv(tmp_path / "train.tsv", [("a", "no"), ("b", "no")])
     with pytest.raises(RequestError, match="1 label"):
-        read_splits(task_config(tmp_path, data={"test": None}))
+        splits_of(task_config(tmp_path, data={"test": None}))
 
 
 # --- encoding -------------------------------------------------------------------------------------------------
@@ -200,18 +206,18 @@ def test_rows_and_cuts_are_those_of_the_tokenizers_library(
     theirs.enable_truncation(length, strategy="longest_first")
     ours = WordPieceTokenizer(build(TOKENS, Normalising()))
     given_rows: list[tuple[str, ...]] = list(rows) if pairs else [row[:1] for row in rows]
-    encoded = encode_rows(ours, given_rows, length)
+    encoded, full = encode_rows(ours, given_rows, length)
     for number, row in enumerate(given_rows):
         span = slice(encoded.offsets[number], encoded.offsets[number + 1])
         expected = theirs.encode(*row)
         assert encoded.ids[span].tolist() == expected.ids
         assert encoded.types[span].tolist() == expected.type_ids
-    assert encoded.cut == sum(bool(theirs.encode(*row).overflowing) for row in given_rows)
+    assert (full > encoded.lengths).sum() == sum(bool(theirs.encode(*row).overflowing) for row in given_rows)
 
 
 def test_a_batch_holds_the_rows_that_were_asked_for() -> None:
     ours = WordPieceTokenizer(build(TOKENS, Normalising()))
-    rows = encode_rows(ours, [("a",), ("b c d",), ("",)], 16)
+    rows, _ = encode_rows(ours, [("a",), ("b c d",), ("",)], 16)
     import numpy as np
 
     batch = rows.batch(np.array([2, 1]))
@@ -227,7 +233,7 @@ def test_a_batch_holds_the_rows_that_were_asked_for() -> None:
 
 def test_text_never_becomes_a_special_token() -> None:
     ours = WordPieceTokenizer(build(TOKENS, Normalising()))
-    rows = encode_rows(ours, [("a [SEP] b",)], 32)
+    rows, _ = encode_rows(ours, [("a [SEP] b",)], 32)
     assert rows.ids.tolist().count(ours.sep_id) == 1
 
 

@@ -11,20 +11,20 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from task_helpers import encoder, fit, labelled, plain_task, silent, task_config, write_tsv
+from task_helpers import encoder, fit, labelled, plain_task, predicted, silent, task_config, write_tsv
 from train_helpers import Tiny, quiet, write_config
 
 from bertpt.cli.main import run as command
 from bertpt.config import plain
-from bertpt.config.finetune import Limits
+from bertpt.config.finetune.common import Limits
 from bertpt.errors import BertptError, RequestError, Stopped
 from bertpt.interop.finetuning import read_start
-from bertpt.predict.classify import Classifier
-from bertpt.predict.texts import Text
 from bertpt.tasks import finetune as finetuning
 from bertpt.tasks.encode import epoch_order
 from bertpt.tasks.evaluation import evaluate_task_run
 from bertpt.tasks.finetune import finetune, finetune_seeds
+from bertpt.tasks.kinds import TASKS, build
+from bertpt.tasks.rundir import open_task_run
 from bertpt.tasks.work import FineTuning
 from bertpt.train.checkpoint import checkpoints
 from bertpt.train.logs import read_metrics
@@ -192,10 +192,9 @@ def test_new_parts_are_named_and_a_trained_pooler_is_loaded(trained: Path, tmp_p
         lines=said,
     )
     assert any("pooler (these weights were trained without sentence pairs), classifier" in line for line in said)
-    model, theirs = finetuning.build_model, load_file(trained / "encoder-BertForPreTraining/model.safetensors")
-    start_ = read_start(config, say=silent)
-    made = model(start_.model, len(start_.tokens), 2, config.head)
-    finetuning.take_encoder(made, start_)
+    theirs = load_file(trained / "encoder-BertForPreTraining/model.safetensors")
+    made = build(open_task_run(trained / "runs/t").facts)
+    finetuning.take_encoder(made, read_start(config, say=silent))
     assert torch.equal(made.bert.pooler.dense.weight, theirs["bert.pooler.dense.weight"])  # type: ignore[union-attr]
 
 
@@ -261,7 +260,7 @@ def test_the_command_trains_and_its_faults_are_single_lines(
 def test_predictions_equal_those_of_the_evaluation(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     expected = [json.loads(line) for line in (trained / "runs/t/predictions-dev.jsonl").read_text("utf-8").splitlines()]
     texts = [line["text"] for line in expected]
-    found = list(Classifier.open(trained / "runs/t").classify([Text("a", text) for text in texts], say=silent))
+    found = predicted(trained / "runs/t", texts)
     for one, other in zip(found, expected, strict=True):
         assert one["label"] == other["label"]
         assert one["probabilities"] == pytest.approx(other["probabilities"], abs=1e-5)
@@ -274,16 +273,17 @@ def test_predictions_equal_those_of_the_evaluation(trained: Path, capsys: pytest
 
 def test_texts_that_are_too_long_are_cut_and_counted(trained: Path) -> None:
     said: list[str] = []
-    classifier = Classifier.open(trained / "runs/t")
-    [found, _] = list(classifier.classify([Text("x", "a " * 500), Text("y", "")], say=said.append))
-    [same] = list(classifier.classify([Text("x", "a " * 30)], say=silent))
+    [found, _] = predicted(trained / "runs/t", ["a " * 500, ""], say=said.append)
+    [same] = predicted(trained / "runs/t", ["a " * 30])
     assert found["probabilities"] == same["probabilities"]
-    assert said == ["1 of 2 texts were cut to the 32 tokens that the run was trained with"]
+    assert said == ["1 of 2 rows cut to 32 tokens, as in training"]
 
 
 def test_limits_keep_the_same_rows_for_every_seed(trained: Path, tmp_path: Path) -> None:
     config = task_config(trained, runs_dir=str(tmp_path), data={"limit": Limits(train=20, dev=6).model_dump()})
-    one = finetuning.read_splits(config)
-    assert (len(one.train), len(one.dev), len(one.test or [])) == (20, 6, 6)
-    other = finetuning.read_splits(config.model_copy(update={"train": config.train.model_copy(update={"seed": 7})}))
-    assert one.train == other.train
+    one = finetuning.read_splits(TASKS["classification"], config)
+    assert [len(one.examples[split]) for split in ("train", "dev", "test")] == [20, 6, 6]
+    other = finetuning.read_splits(
+        TASKS["classification"], config.model_copy(update={"train": config.train.model_copy(update={"seed": 7})})
+    )
+    assert one.examples["train"] == other.examples["train"]

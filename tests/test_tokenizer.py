@@ -88,7 +88,7 @@ def test_files_are_byte_identical_in_any_process(tmp_path: Path) -> None:
             env=os.environ | variables,
         )
         results.append(folder_bytes(data_dir))
-    assert len(results[0]) == 3 + 5 + 11
+    assert len(results[0]) == 3 + 5 + 13
     assert all(result == results[0] for result in results)
 
 
@@ -122,11 +122,30 @@ def test_counting_in_small_portions_gives_the_same_counts(monkeypatch: pytest.Mo
     assert count_words(texts, Normalising()).words == whole
 
 
-def test_memory_bound_drops_words_seen_once_and_counts_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vocabulary, "MAX_WORDS", 2)
-    counted = count_words(["one two two three three"], Normalising())
-    assert counted.words == {"two": 2, "three": 2}
-    assert counted.pruned == 1
+def test_memory_bound_drops_the_rarest_words_and_counts_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vocabulary, "MAX_WORDS", 4)
+    monkeypatch.setattr(vocabulary, "MAX_CHUNKS", 3)
+    counted = count_words(["one two two three three four õx õx õx"], Normalising(strip_accents=False))
+    assert counted.words == {"õx": 3, "three": 2}  # of equal ones the first
+    assert (counted.pruned, counted.pruned_occurrences) == (3, 4)
+    counted.keep(1)
+    assert counted.words == {"õx": 3}
+    assert choose_alphabet(counted.words, 100, Normalising(), counted.pruned_letters).letters == sorted(
+        set("onetwhrfuõx")
+    )  # of all words
+    assert count_words(["a b c a b d d d"], Normalising()).words == {"a": 2, "b": 2, "c": 1, "d": 3}
+
+
+def test_the_trainer_gets_the_most_frequent_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_documents(tmp_path, ["zebra zebra apple apple apple fig"])
+    said: list[str] = []
+    monkeypatch.setattr("bertpt.data.tokenizer.MAX_TRAINED", 2)
+    monkeypatch.setattr("bertpt.data.tokenizer.TRAINED_PER_ENTRY", 0)
+    tokens = train(tmp_path, said, vocab_size=300).tokens
+    assert "zebra" in tokens
+    assert {"f", "##g"} <= set(tokens)
+    assert "fig" not in tokens
+    assert any("1 rare words left out" in line for line in said)
 
 
 # --- size and content -----------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ import torch
 from bertpt.config.schema import Masking, Pairs
 from bertpt.data.loader import BatchStream
 from bertpt.data.plan import plan_epoch
-from bertpt.data.store import TokenStore
+from bertpt.data.store import STORE_FORMAT, TokenStore
 from bertpt.data.store_writer import StoreWriter
 from bertpt.files import write_manifest
 
@@ -39,7 +39,7 @@ def make_store(folder: Path) -> TokenStore:
             )
             counts[split] = {"documents": documents, "documents_of_two_sentences_or_more": documents}
     specials = dict(zip(("pad", "unk", "cls", "sep", "mask"), range(5), strict=True))
-    settings = {"vocab_size": VOCAB, "sources": ["made"], "special_ids": specials}
+    settings = {"format": STORE_FORMAT, "vocab_size": VOCAB, "sources": ["made"], "special_ids": specials}
     write_manifest(folder, stage="prepare", key="bench", inputs={}, settings=settings, counts=counts)
     return TokenStore.open(folder)
 

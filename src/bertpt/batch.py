@@ -1,12 +1,13 @@
 """The contract between data and model: the fields of a batch, their shapes and dtypes, and loss terms.
 
 Letters used in shapes: B rows, L padded length, T tokens of all rows without padding, M predicted
-positions, H hidden size, V vocabulary.
+positions, K tokens that a task predicts, H hidden size, V vocabulary.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -40,7 +41,10 @@ class Batch:
     masked_positions: Tensor | None = None  # int64 [M], among the T tokens
     masked_labels: Tensor | None = None  # int64 [M], original ids
     next_sentence_label: Tensor | None = None  # int64 [B], 0 = B follows A, 1 = B is random
-    row_labels: Tensor | None = None  # [B], of a task: int64 classes or float32 scores
+    row_labels: Tensor | None = None  # [B, ...], of a task: int64 classes or float32 scores
+    token_positions: Tensor | None = None  # int64 [K], among the T tokens: those that a task predicts
+    token_counts: Tensor | None = None  # int64 [B], how many of the K each row has
+    token_labels: Tensor | None = None  # [K], of a task: int64 classes or float32 scores
 
     @property
     def rows(self) -> int:
@@ -95,13 +99,14 @@ class Batch:
         """
         padded_length = padded_length or int(lengths.max())
         start = torch.cumsum(lengths, 0) - lengths
-        row = torch.repeat_interleave(torch.arange(lengths.shape[0]), lengths, output_size=input_ids.shape[0])
-        position_ids = torch.arange(input_ids.shape[0]) - start[row]
+        place = torch.arange(input_ids.shape[0])
+        before = torch.arange(lengths.shape[0]) * padded_length - start  # padding in the rows above
+        repeated = partial(torch.repeat_interleave, repeats=lengths, output_size=input_ids.shape[0])
         return cls(
             input_ids=input_ids,
             token_type_ids=token_type_ids,
-            position_ids=position_ids,
-            grid_index=row * padded_length + position_ids,
+            position_ids=place - repeated(start),
+            grid_index=place + repeated(before),
             first=start.clamp(max=max(input_ids.shape[0] - 1, 0)),  # a last row without tokens has none of its own
             attention_mask=torch.arange(padded_length) < lengths[:, None],
             **labels,

@@ -13,11 +13,12 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
+from bertpt import signals
 from bertpt.errors import BertptError, RequestError
-from bertpt.locks import claimed
+from bertpt.locks import claimed, claimed_file
 
 MANIFEST = "manifest.json"
 FORMAT_VERSION = 1
@@ -71,15 +72,13 @@ def named_write_faults(path: Path) -> Iterator[None]:
 
 def write_file(path: Path, content: str | bytes | memoryview) -> None:
     """Write a whole file aside, sync it and rename it to ``path``."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with named_write_faults(path):
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            aside.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
-            _sync(aside)
-            aside.replace(path)
-        finally:
-            aside.unlink(missing_ok=True)
+        with claimed_file(path) as aside:
+            aside.write(content.encode("utf-8") if isinstance(content, str) else content)
+            aside.flush()
+            os.fsync(aside.fileno())
+            with signals.held():
+                Path(aside.name).replace(path)
         sync_directory(path.parent)
 
 
@@ -92,19 +91,37 @@ def read_json(path: Path) -> Any:
     """Read JSON; a fault names the file and line."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise RequestError(f"{path}: not readable as JSON: {error}") from error
 
 
 @contextlib.contextmanager
-def staged_directory(final: Path) -> Iterator[Path]:
+def scratch_directory(place: Path) -> Iterator[Path]:
+    """Yield an empty directory beside ``place``, which is removed afterwards, with those that killed processes left.
+
+    Raises:
+        BertptError: another process works there, or nothing can be written.
+    """
+    aside = place.with_name(f".{place.name}.{os.getpid()}.tmp")
+    try:
+        with named_write_faults(place), claimed(place, aside):
+            yield aside
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def staged_directory(final: Path, *, replace: bool = True) -> Iterator[Path]:
     """Yield an empty directory beside ``final``; on success sync its files and rename it to ``final``.
 
     An existing ``final`` is replaced only when the new one is complete. On any failure the
     directory aside is removed and ``final`` is as it was; what a killed process has left is removed too.
 
+    Args:
+        replace: false leaves a ``final`` that another process has made meanwhile.
+
     Raises:
-        BertptError: another process is making ``final``, or it cannot be written.
+        BertptError: another process is making ``final`` or, without ``replace``, has made it, or it cannot be written.
     """
     aside = final.with_name(f".{final.name}.{os.getpid()}.tmp")
     try:
@@ -115,11 +132,15 @@ def staged_directory(final: Path) -> Iterator[Path]:
                     _sync(path)
             sync_directory(aside)
             retired = final.with_name(f".{final.name}.{os.getpid()}.old")
-            if final.exists():
-                final.replace(retired)
-            aside.replace(final)
-            sync_directory(final.parent)
-            shutil.rmtree(retired, ignore_errors=True)
+            signals.check()
+            with signals.held():
+                if final.exists():
+                    if not replace:
+                        raise BertptError(f"{final}: another process has made it meanwhile; the same command goes on")
+                    final.replace(retired)
+                aside.replace(final)
+                sync_directory(final.parent)
+                shutil.rmtree(retired, ignore_errors=True)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 
@@ -159,6 +180,12 @@ def write_manifest(
     return manifest
 
 
+def _is_inside(name: str) -> bool:
+    """Whether a name from a manifest stays in its folder."""
+    path = PurePosixPath(name)
+    return "\\" not in name and not path.is_absolute() and ".." not in path.parts and bool(path.parts)
+
+
 def read_manifest(directory: Path) -> dict[str, Any] | None:
     """The manifest of a finished directory; ``None`` when there is none.
 
@@ -191,6 +218,8 @@ def _known_manifest(directory: Path) -> dict[str, Any]:
         isinstance(f, dict) and {"bytes", "sha256"} <= set(f) for f in files.values()
     ):
         raise RequestError(f"{path}: damaged: it does not list files; remove {directory} and make it again")
+    if outside := [name for name in files if not _is_inside(name)]:
+        raise RequestError(f"{path}: names a file outside its folder: {outside[0]!r}")
     return dict(manifest)
 
 

@@ -12,6 +12,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from bertpt.errors import BertptError
 
@@ -39,6 +40,53 @@ def claimed(final: Path, aside: Path) -> Iterator[None]:
             aside.mkdir()
             held.enter_context(_held(aside))
         yield
+
+
+@contextlib.contextmanager
+def claimed_file(final: Path) -> Iterator[BinaryIO]:
+    """An empty file beside ``final``, in which it is made, held by this process; what dead ones left is removed.
+
+    It is called ``.NAME.<process>.tmp``, is never a link to elsewhere, and is gone afterwards unless it was renamed.
+    """
+    final.parent.mkdir(parents=True, exist_ok=True)
+    aside = final.with_name(f".{final.name}.{os.getpid()}.tmp")
+    _sweep_files(final)
+    # O_EXCL does not follow a link that someone has put there.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+    try:
+        while True:
+            aside.unlink(missing_ok=True)
+            with open(aside, "wb", opener=lambda path, _: os.open(path, flags, 0o666)) as file:
+                if not _held_at(file.fileno(), aside):  # swept before it was held
+                    continue
+                yield file
+                return
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def _held_at(descriptor: int, path: Path) -> bool:
+    """Hold an open file; false when ``path`` no longer is that file."""
+    if fcntl is None:
+        return True
+    with contextlib.suppress(OSError):  # a disk without locks
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.lstat())
+    except FileNotFoundError:
+        return False
+
+
+def _sweep_files(final: Path) -> None:
+    """Remove the files beside ``final`` that killed processes were writing; those in work are passed over."""
+    if fcntl is None:
+        return
+    leftover = re.compile(rf"\.{re.escape(final.name)}\.\d+\.tmp")
+    for path in final.parent.iterdir():
+        if leftover.fullmatch(path.name) and path.is_file() and not path.is_symlink():
+            with contextlib.suppress(BlockingIOError), _held(path) as locked:
+                if locked:
+                    path.unlink(missing_ok=True)
 
 
 def sweep(final: Path) -> None:

@@ -10,6 +10,8 @@ from typing import NoReturn, TextIO
 
 from tqdm import tqdm
 
+from bertpt import signals
+
 INTERVAL = 10.0  # seconds between plain lines
 
 
@@ -99,7 +101,11 @@ class Progress:
             )
 
     def add(self, count: int = 1, **values: str) -> None:
-        """Count finished units and show them when it is time; ``values`` stand beside them until replaced."""
+        """Count finished units and show them when it is time; ``values`` stand beside them until replaced.
+
+        Between two units is where a signal that was lost (``signals.check``) is raised.
+        """
+        signals.check()
         self.done += count
         if values:
             self._values = ", ".join(f"{name} {value}" for name, value in values.items())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import traceback
 from collections.abc import Sequence
 from typing import Annotated, NoReturn
@@ -14,7 +15,8 @@ from typing import Annotated, NoReturn
 import typer
 
 import bertpt
-from bertpt.cli import config, exchange, inspect, options, predict, stages, tasks
+from bertpt import signals
+from bertpt.cli import config, exchange, inspect, options, plan, predict, stages, tasks
 from bertpt.errors import BertptError, RequestError, Stopped
 
 INTERRUPTED = 130  # what typer makes of Ctrl-C
@@ -47,6 +49,7 @@ def _root(
 
 # The commands, in the order of the help. A module of commands imports what is heavy inside its functions.
 stages.register(app)
+plan.register(app)
 app.add_typer(inspect.app, name="inspect")
 tasks.register(app)
 app.add_typer(predict.app, name="predict")
@@ -56,6 +59,22 @@ app.add_typer(config.app, name="config")
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; every fault becomes one line (or one per fault) on stderr."""
+    before, threading.excepthook = threading.excepthook, _thread_fault
+    with signals.answered():
+        try:
+            code = _run(arguments)
+        except KeyboardInterrupt:
+            code = INTERRUPTED
+        finally:
+            threading.excepthook = before
+        if code != INTERRUPTED:
+            return code
+        stopped = "interrupted" if (name := signals.received()) is None else f"stopped by {name}"
+        _say(f"{stopped}; the same command goes on from what was finished")
+        return Stopped.exit_code
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     try:
         code = app(args=arguments, prog_name="bertpt", standalone_mode=False)
         sys.stdout.flush()
@@ -65,15 +84,18 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except SystemExit as error:
         return error.code if isinstance(error.code, int) else 1
     except KeyboardInterrupt:
-        code = INTERRUPTED
+        raise
     except BaseException as error:  # a panic in a Rust library is no Exception
         if options.debugging():
             traceback.print_exc()
         return _report(error)
-    if code == INTERRUPTED:
-        _say("interrupted; the same command goes on from what was finished")
-        return Stopped.exit_code
     return code if isinstance(code, int) else 0
+
+
+def _thread_fault(found: threading.ExceptHookArgs) -> None:
+    """A library's thread that meets a full or vanished disk: whoever uses it gets the fault as well, and tells it."""
+    if options.debugging() or not isinstance(found.exc_value, OSError):
+        threading.__excepthook__(found)
 
 
 def _report(error: BaseException) -> int:
@@ -88,6 +110,9 @@ def _report(error: BaseException) -> int:
         return RequestError.exit_code
     if isinstance(error, typer.Abort):
         _say("aborted")
+        return 1
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        _say(f"{error.filename}: {error.strerror}")
         return 1
     message = " ".join(f"{type(error).__name__}: {error}".split())
     _say(message if options.debugging() else f"{message} (unexpected; the same command with --debug shows where)")
@@ -116,4 +141,6 @@ def _open_streams() -> None:
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """The entry point: run one command and exit."""
     _open_streams()
-    sys.exit(run(arguments))
+    with signals.second_at_once():
+        code = run(arguments)
+    sys.exit(code)

@@ -61,6 +61,14 @@ DryRun = Annotated[
     bool, typer.Option("--dry-run", help="One update, one evaluation, one save on a handful of documents.")
 ]
 Verbose = Annotated[int, typer.Option("--verbose", "-v", count=True, help="Say more on stderr.")]
+StopAfter = Annotated[
+    str | None,
+    typer.Option(
+        "--stop-after",
+        metavar="TIME",
+        help="Save and stop after so long, with exit code 3, e.g. 3h50m; the same command goes on.",
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing on stderr but faults.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Start again where a result exists.")]

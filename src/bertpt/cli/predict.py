@@ -149,11 +149,13 @@ def _classification(
     debug: options.Debug = False,
 ) -> None:
     """Label and probabilities (or score) of each text, as JSON lines; a pair is two texts with a tab between."""
-    from bertpt.predict.classify import Classifier
+    from bertpt.predict.tasks import TaskPredictor, labelled_texts
     from bertpt.tasks.rundir import newest_task_run
 
-    classifier = Classifier.open(model or newest_task_run(runs_dir or Path("runs")))
-    for found in classifier.classify(_texts(texts, file), say=options.sayer(quiet), shown=not quiet):
+    place = model or newest_task_run(runs_dir or Path("runs"))
+    predictor = TaskPredictor.open(place, "classification", "sentiment")
+    examples = labelled_texts(_texts(texts, file), predictor.facts)
+    for found in predictor.predict(examples, say=options.sayer(quiet), shown=not quiet):
         typer.echo(json.dumps(found, ensure_ascii=False))
 
 

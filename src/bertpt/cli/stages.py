@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bertpt import signals
 from bertpt.cli import options
 
 if TYPE_CHECKING:
@@ -26,38 +27,14 @@ def _dry(configuration: Configuration, quiet: bool, as_json: bool) -> None:
     typer.echo(json.dumps({"name": configuration.name, "dry_run": True} | scores) if as_json else line)
 
 
-def _stage_command(stage: str, module: str, example: str) -> Callable[..., None]:
-    """A command that runs one data stage; these have the same options."""
-
-    def command(
-        config: options.Config = "base",
-        overrides: options.Set = None,
-        data_dir: options.DataDir = None,
-        overwrite: options.Overwrite = False,
-        dry_run: options.DryRun = False,
-        as_json: options.Json = False,
-        quiet: options.Quiet = False,
-        debug: options.Debug = False,
-    ) -> None:
-        _stage(stage, module, options.load(config, overrides, data_dir), overwrite, dry_run, as_json, quiet)
-
-    return command
-
-
-def _stage(
-    stage: str, module: str, configuration: Configuration, overwrite: bool, dry_run: bool, as_json: bool, quiet: bool
+def _run_stage(
+    stage: Callable[..., Any], configuration: Configuration, overwrite: bool, as_json: bool, quiet: bool, **more: Any
 ) -> None:
-    from importlib import import_module
-
-    if dry_run:
-        return _dry(configuration, quiet, as_json)
-    run = getattr(import_module(module), stage.replace("-", "_"))
-    result: Any = run(configuration, overwrite=overwrite, say=options.sayer(quiet), progress=not quiet)
+    result = stage(configuration, overwrite=overwrite, say=options.sayer(quiet), progress=not quiet, **more)
     if as_json:
         typer.echo(json.dumps({"directory": str(result.directory), "skipped": result.skipped, **result.manifest}))
     else:
         typer.echo(result.directory)
-    return None
 
 
 def download(
@@ -74,25 +51,72 @@ def download(
     debug: options.Debug = False,
 ) -> None:
     """Get the corpus that the configuration names, cleaned and split."""
+    configuration = options.load(config, overrides, data_dir)
+    if verify:
+        return _verify(configuration, overwrite or dry_run, as_json, quiet)
+    if dry_run:
+        return _dry(configuration, quiet, as_json)
+    from bertpt.data.download import download as stage
+
+    return _run_stage(stage, configuration, overwrite, as_json, quiet)
+
+
+def _verify(configuration: Configuration, writes: bool, as_json: bool, quiet: bool) -> None:
+    from bertpt.data.verify import verify_documents
     from bertpt.errors import RequestError
 
-    if not verify:
-        return _stage(
-            "download",
-            "bertpt.data.download",
-            options.load(config, overrides, data_dir),
-            overwrite,
-            dry_run,
-            as_json,
-            quiet,
-        )
-    if overwrite or dry_run:
-        raise RequestError(f"--verify: writes nothing; leave {'--overwrite' if overwrite else '--dry-run'} out")
-    from bertpt.data.verify import verify_documents
-
-    found = verify_documents(options.load(config, overrides, data_dir), progress=not quiet)
+    if writes:
+        raise RequestError("--verify: writes nothing; leave --overwrite and --dry-run out")
+    found = verify_documents(configuration, progress=not quiet)
     typer.echo(json.dumps(found.as_dict()) if as_json else found.line())
-    return None
+
+
+def train_tokenizer(
+    config: options.Config = "base",
+    overrides: options.Set = None,
+    data_dir: options.DataDir = None,
+    overwrite: options.Overwrite = False,
+    dry_run: options.DryRun = False,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+    debug: options.Debug = False,
+) -> None:
+    """Train the WordPiece vocabulary on the corpus, deterministically."""
+    configuration = options.load(config, overrides, data_dir)
+    if dry_run:
+        return _dry(configuration, quiet, as_json)
+    from bertpt.data.tokenizer import train_tokenizer as stage
+
+    return _run_stage(stage, configuration, overwrite, as_json, quiet)
+
+
+def prepare(
+    config: options.Config = "base",
+    overrides: options.Set = None,
+    data_dir: options.DataDir = None,
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", min=1, help="Processes; one for each processor by default, fewer for small texts."),
+    ] = None,
+    dask: Annotated[
+        str | None,
+        typer.Option(
+            "--dask", metavar="ADDRESS", help="Let a Dask cluster work instead; tcp://HOST:PORT, its scheduler."
+        ),
+    ] = None,
+    overwrite: options.Overwrite = False,
+    dry_run: options.DryRun = False,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+    debug: options.Debug = False,
+) -> None:
+    """Turn the documents into the token store: sentences as ids, once. The same store for any number of processes."""
+    configuration = options.load(config, overrides, data_dir)
+    if dry_run:
+        return _dry(configuration, quiet, as_json)
+    from bertpt.data.prepare import prepare as stage
+
+    return _run_stage(stage, configuration, overwrite, as_json, quiet, workers=workers, dask=dask)
 
 
 def register(app: typer.Typer) -> None:
@@ -100,22 +124,14 @@ def register(app: typer.Typer) -> None:
     app.command("download", epilog=options.examples("bertpt download --config demo", "bertpt download --verify"))(
         download
     )
-    for stage, module, text in (
-        (
-            "train-tokenizer",
-            "bertpt.data.tokenizer",
-            "Train the WordPiece vocabulary on the corpus, deterministically.",
-        ),
-        ("prepare", "bertpt.data.prepare", "Turn the documents into the token store: sentences as ids, once."),
-    ):
-        command = _stage_command(stage, module, text)
-        command.__doc__ = text
-        app.command(stage, epilog=options.examples(f"bertpt {stage} --config demo"))(command)
+    app.command("train-tokenizer", epilog=options.examples("bertpt train-tokenizer --config demo"))(train_tokenizer)
+    app.command("prepare", epilog=options.examples("bertpt prepare --config demo", _PREPARE_DASK))(prepare)
     app.command("pretrain", epilog=options.examples("bertpt pretrain --config base.yaml", _PRETRAIN_SET))(pretrain)
     app.command("eval", epilog=options.examples("bertpt eval", "bertpt eval runs/demo --json"))(evaluate)
     app.command("run", epilog=options.examples("bertpt run --config demo", _RUN_SET))(run)
 
 
+_PREPARE_DASK = "bertpt prepare --config base --dask tcp://10.0.0.1:8786"
 _PRETRAIN_SET = "bertpt pretrain --config tiny --set train.seed=1 --set name=tiny-seed-1"
 _RUN_SET = "bertpt run --config tiny --set 'corpus.sources=[{kind: files, path: my-texts}]'"
 
@@ -126,12 +142,14 @@ def pretrain(
     data_dir: options.DataDir = None,
     runs_dir: options.RunsDir = None,
     overwrite: options.Overwrite = False,
+    stop_after: options.StopAfter = None,
     dry_run: options.DryRun = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> None:
     """Pre-train, or go on with the run of that name where it stopped."""
+    signals.time_limit(stop_after)
     configuration = options.load(config, overrides, data_dir, runs_dir)
     if dry_run:
         return _dry(configuration, quiet, as_json)
@@ -173,12 +191,14 @@ def run(
     data_dir: options.DataDir = None,
     runs_dir: options.RunsDir = None,
     overwrite: options.Overwrite = False,
+    stop_after: options.StopAfter = None,
     dry_run: options.DryRun = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> None:
     """All stages: download, tokenizer, token store, pre-training, evaluation. Finished ones are skipped."""
+    signals.time_limit(stop_after)
     configuration = options.load(config, overrides, data_dir, runs_dir)
     if dry_run:
         return _dry(configuration, quiet, as_json)

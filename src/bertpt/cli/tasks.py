@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from bertpt import signals
 from bertpt.cli import inspect, options
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ def finetune(
     ] = None,
     runs_dir: options.RunsDir = None,
     overwrite: options.Overwrite = False,
+    stop_after: options.StopAfter = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Read all files, make one update of 8 rows.")] = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
@@ -71,6 +73,7 @@ def finetune(
     """
     from bertpt.errors import RequestError
 
+    signals.time_limit(stop_after)
     chosen = _seeds(seeds)
     configuration = _load(config, overrides, runs_dir)
     if configuration.task != task:

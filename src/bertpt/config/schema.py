@@ -393,8 +393,11 @@ class Phase(Section):
 
 
 class Optimizer(Section):
-    """AdamW with decoupled weight decay (not on biases and LayerNorm)."""
+    """AdamW or LAMB, with decoupled weight decay (not on biases and LayerNorm)."""
 
+    kind: Literal["adamw", "lamb"] = Field(
+        "adamw", description="lamb: steps are scaled to the norm of each weight, for batches of many thousand rows."
+    )
     lr: Annotated[float, Field(gt=0.0), NoSwitch] = Field(1e-4, description="Peak learning rate.")
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     eps: Annotated[float, Field(gt=0.0), NoSwitch] = 1e-6
@@ -405,7 +408,15 @@ class Optimizer(Section):
 class Schedule(Section):
     """Learning rate over the updates of all phases."""
 
-    kind: Literal["linear", "constant"] = Field("linear", description="After the warm-up: linear to zero, or constant.")
+    kind: Literal["linear", "cosine", "polynomial", "trapezoid", "inverse_sqrt", "constant"] = Field(
+        "linear",
+        description="After the warm-up: linear or cosine or polynomial to zero; trapezoid: constant, then linear to"
+        " zero; inverse_sqrt: as the root of warm-up / update; constant.",
+    )
+    power: Annotated[float, Field(gt=0.0, le=10.0), NoSwitch] = Field(2.0, description="polynomial: of what is left.")
+    decay_ratio: Annotated[float, Field(gt=0.0, le=1.0), NoSwitch] = Field(
+        0.2, description="trapezoid: share of all updates over which the rate falls at the end."
+    )
     warmup_steps: Count | None = Field(None, description="Updates of rising rate; or give warmup_ratio.")
     warmup_ratio: Annotated[float, Field(ge=0.0, lt=1.0)] = Field(
         0.0, description="The same as a share of all updates, so that it follows when steps are changed."
@@ -434,6 +445,12 @@ class Train(Section):
     eval_every: Count = Field(1000, description="Updates between evaluations during training; 0: only at the end.")
     save_every: Positive = Field(1000, description="Updates between checkpoints; one is always saved at the end.")
     keep: Positive = Field(2, description="Newest checkpoints that are kept.")
+    keep_every: Count = Field(0, description="Checkpoints of every so many updates are kept for good; 0: of none.")
+    max_skips: Positive = Field(
+        10,
+        description="An update whose loss or gradient is no finite number is left out; after so many in a row the run"
+        " stops.",
+    )
 
 
 class Evaluate(Section):

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 import numpy as np
@@ -14,7 +13,6 @@ from numpy.typing import NDArray
 
 from bertpt.data.documents import Document
 from bertpt.data.sentences import split_sentences
-from bertpt.data.store_writer import SplitWriter
 from bertpt.data.wordpiece import MAX_WORD_LETTERS, WordPieceTokenizer
 from bertpt.errors import RequestError
 
@@ -23,12 +21,11 @@ SLICE_SENTENCES = 20_000
 MAX_SENTENCE = 10_000  # pieces; far above any row, so that one sentence cannot fill memory
 MAX_SOURCES = 256
 _MAX_UNKNOWN = 100_000  # distinct unknown words that are counted
-_LONG = re.compile(rf"(?<!\S)\S{{{MAX_WORD_LETTERS + 1},}}")
 
 
 @dataclass
 class EncodeCounts:
-    """What became of one split's documents."""
+    """What became of some documents."""
 
     documents_read: int = 0
     text_bytes: int = 0
@@ -40,6 +37,32 @@ class EncodeCounts:
     long_words: int = 0
     unknown: Counter[str] = field(default_factory=Counter)
 
+    def add(self, other: EncodeCounts) -> None:
+        """Add the figures of further documents; of the unknown words only the most frequent are kept."""
+        for each in fields(self):
+            if each.name != "unknown":
+                setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
+        self.unknown.update(other.unknown)
+        if len(self.unknown) > 2 * _MAX_UNKNOWN:
+            self.unknown = Counter(dict(ranked(self.unknown)[:_MAX_UNKNOWN]))
+
+
+def ranked(counts: Counter[str]) -> list[tuple[str, int]]:
+    """Most frequent first, then by the alphabet."""
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """Documents as ids."""
+
+    ids: NDArray[Any]  # integers [tokens]
+    lengths: NDArray[np.int64]  # [sentences], tokens in each
+    sizes: NDArray[np.int64]  # [documents], sentences in each
+    sources: NDArray[np.uint8]  # [documents], index into labels
+    labels: list[str]
+    counts: EncodeCounts
+
 
 @dataclass(frozen=True, slots=True)
 class Encoder:
@@ -49,16 +72,18 @@ class Encoder:
     language: str
     mode: Literal["split", "lines"]
     min_sentences: int
-    labels: dict[str, int]  # source label -> index, filled as sources are met
 
-    def encode_split(self, documents: Iterable[Document], writer: SplitWriter) -> EncodeCounts:
-        """Encode documents and append them to ``writer``."""
-        counts = EncodeCounts()
-        for batch in batches(documents):
-            self._encode_batch(batch, writer, counts)
-        return counts
+    def encode(self, documents: Iterable[Document]) -> Encoded:
+        """Encode documents, all of them in memory in the end."""
+        counts, labels = EncodeCounts(), dict[str, int]()
+        made = [self._encode_batch(batch, labels, counts) for batch in batches(documents)]
+        columns = zip(*made, strict=True) if made else [[np.empty(0, np.int64)]] * 3 + [[np.empty(0, np.uint8)]]
+        ids, lengths, sizes, sources = map(np.concatenate, columns)
+        return Encoded(ids, lengths, sizes, sources, list(labels), counts)
 
-    def _encode_batch(self, batch: list[Document], writer: SplitWriter, counts: EncodeCounts) -> None:
+    def _encode_batch(
+        self, batch: list[Document], labels: dict[str, int], counts: EncodeCounts
+    ) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.int64], NDArray[np.uint8]]:
         sentences: list[str] = []
         sizes: list[int] = []
         for document in batch:
@@ -66,11 +91,6 @@ class Encoder:
             sentences += found
             sizes.append(len(found))
             counts.text_bytes += len(document.text.encode())
-            counts.long_words += sum(
-                len(word) > MAX_WORD_LETTERS
-                for part in _LONG.findall(document.text)
-                for word in self.tokenizer.words(part)
-            )
         counts.documents_read += len(batch)
         ids, lengths = self._encode(sentences, counts)
         owners = np.repeat(np.arange(len(batch)), sizes)
@@ -82,36 +102,44 @@ class Encoder:
         counts.short_documents += int((~kept).sum())
         counts.one_sentence_documents += int((sizes_now[kept] == 1).sum())
         counts.several_sentence_documents += int((sizes_now[kept] >= 2).sum())
-        sources = np.array([self._source(document.source) for document in batch], np.uint8)
-        writer.add(
-            ids[np.repeat(kept[owners], lengths)],
-            lengths[kept[owners]],
-            sizes_now[kept].astype(np.int64),
-            sources[kept],
-        )
+        sources = np.array([source_index(labels, document.source) for document in batch], np.uint8)
+        if not kept.all():
+            ids, lengths = ids[np.repeat(kept[owners], lengths)], lengths[kept[owners]]
+        return ids, lengths, sizes_now[kept].astype(np.int64), sources[kept]
 
     def _encode(self, sentences: list[str], counts: EncodeCounts) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """Ids (int64 [tokens]) of all sentences and the length (int64) of each."""
-        ids, lengths = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        """Ids (int32 [tokens]) of all sentences and the length (int64) of each."""
+        ids, lengths = [np.empty(0, np.int32)], [np.empty(0, np.int64)]
         for start in range(0, len(sentences), SLICE_SENTENCES):
             part = sentences[start : start + SLICE_SENTENCES]
             encoded = self.tokenizer.encode_sentences(part)
             lengths.append(np.fromiter(map(len, encoded), np.int64, len(encoded)))
-            ids.append(np.fromiter(itertools.chain.from_iterable(encoded), np.int64, int(lengths[-1].sum())))
-            self._count_unknown(part, encoded, counts.unknown)
+            ids.append(np.fromiter(itertools.chain.from_iterable(encoded), np.int32, int(lengths[-1].sum())))
+            self._count_unknown(part, encoded, counts)
         return np.concatenate(ids), np.concatenate(lengths)
 
-    def _count_unknown(self, sentences: Iterable[str], encoded: list[list[int]], unknown: Counter[str]) -> None:
-        unk = self.tokenizer.unk_id
+    def _count_unknown(self, sentences: Iterable[str], encoded: list[list[int]], counts: EncodeCounts) -> None:
+        """Count unknown words; those of too many letters are among them, and need not be looked for anywhere else."""
+        unk, unknown = self.tokenizer.unk_id, counts.unknown
         for sentence, ids in zip(sentences, encoded, strict=True):
-            if unk in ids and len(unknown) < _MAX_UNKNOWN:
-                unknown.update(self.tokenizer.unknown_chunks(sentence))
+            if unk in ids:
+                for chunk in self.tokenizer.unknown_chunks(sentence):
+                    if len(unknown) < _MAX_UNKNOWN or chunk in unknown:
+                        unknown[chunk] += 1
+                    if len(chunk) > MAX_WORD_LETTERS:
+                        counts.long_words += sum(len(word) > MAX_WORD_LETTERS for word in self.tokenizer.words(chunk))
 
-    def _source(self, label: str) -> int:
-        index = self.labels.setdefault(label, len(self.labels))
-        if index >= MAX_SOURCES:
-            raise RequestError(f"corpus.sources: more than {MAX_SOURCES} labels; give several sources one name")
-        return index
+
+def source_index(labels: dict[str, int], label: str) -> int:
+    """The index of a source, a new one where it is met first.
+
+    Raises:
+        RequestError: there are too many.
+    """
+    index = labels.setdefault(label, len(labels))
+    if index >= MAX_SOURCES:
+        raise RequestError(f"corpus.sources: more than {MAX_SOURCES} labels; give several sources one name")
+    return index
 
 
 def batches(documents: Iterable[Document]) -> Iterator[list[Document]]:

@@ -1,7 +1,8 @@
 """Lines of text out of files: the reader that names file, line and byte when something is wrong.
 
 Only LF, CRLF and CR end a line, so the number of lines is that of ``wc -l`` and a copy of a file with
-other line ends gives the same lines. Memory is bounded by one block and one line, whatever the file size.
+other line ends gives the same lines. Memory is bounded by one block and one line, whatever the file
+size; a line of more than 256 MiB is refused.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
+MAX_LINE_BYTES = 2**28  # no text has such a line; a few kilobytes of packed zeros do
 _REPLACEMENT = "\ufffd"
 
 # Control characters but tab, line and paragraph separators, zero-width space and byte order mark. The
@@ -73,7 +75,7 @@ def read_lines(
         counts["decoded_" + encoding[:6].replace("-", "")] += 1
         chunks = _as_utf8(chunks, encoding, name, replace, counts)
     number, offset = 1, len(mark)
-    for block in _whole_lines(chunks):
+    for block in _whole_lines(chunks, name):
         try:
             text = _decode(block, "utf-8", replace, counts)
         except UnicodeDecodeError as error:
@@ -133,10 +135,11 @@ def _counted(chunks: Iterator[bytes], counts: Counter[str]) -> Iterator[bytes]:
         yield chunk
 
 
-def _whole_lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
+def _whole_lines(chunks: Iterator[bytes], name: str) -> Iterator[bytes]:
     """Join chunks to blocks that end where a line ends; a CRLF is never cut in two."""
     parts: list[bytes] = []
     held = b""
+    waiting = 0  # bytes of a line whose end has not come
     for data in chunks:
         data = held + data
         held = b"\r" if data.endswith(b"\r") else b""
@@ -144,8 +147,13 @@ def _whole_lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
         cut = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
         if cut:
             yield b"".join((*parts, data[:cut]))
-            parts = []
+            parts, waiting = [], 0
         parts.append(data[cut:])
+        waiting += len(data) - cut
+        if waiting > MAX_LINE_BYTES:
+            raise RequestError(
+                f"{name}: a line of more than {MAX_LINE_BYTES / 2**20:.0f} MiB; is it text? Put ends of lines in"
+            )
     yield b"".join((*parts, held))
 
 

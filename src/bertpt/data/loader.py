@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 from bisect import bisect_right
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from multiprocessing import resource_tracker
@@ -26,8 +26,9 @@ from bertpt.config.schema import Masking, Pairs
 from bertpt.data.masking import Masker, max_predictions, row_keys, static_keys
 from bertpt.data.mixture import Mixture
 from bertpt.data.plan import ROW, pair_labels, plan_epoch
+from bertpt.data.plan_cache import kept_plan
 from bertpt.data.store import Split, Tokens, TokenStore
-from bertpt.files import fingerprint, write_file
+from bertpt.files import fingerprint
 
 I64 = NDArray[np.int64]
 
@@ -43,19 +44,17 @@ class PackedRows(NamedTuple):
 def gather(tokens: Tokens, rows: NDArray[Any], special_ids: dict[str, int]) -> PackedRows:
     """Copy the spans of planned ``rows`` out of the store, with their special tokens."""
     a, b = rows["a_length"].astype(np.int64), rows["b_length"].astype(np.int64)
-    tail = np.where(b > 0, b + 1, 0)
-    lengths = a + 2 + tail
-    first = np.cumsum(lengths) - lengths
-    ids = np.full(int(lengths.sum()), special_ids["sep"], np.int64)
-    ids[first] = special_ids["cls"]
-    token_types = np.zeros(len(ids), np.int64)
-    stored = np.asarray(tokens.ids)  # indexing a memory map itself is slower
-    for start, length, at in ((rows["a_start"], a, first + 1), (rows["b_start"], b, first + a + 2)):
-        within = np.arange(int(length.sum())) - np.repeat(np.cumsum(length) - length, length)
-        ids[np.repeat(at, length) + within] = stored[np.repeat(start, length) + within]
-    second = np.repeat(first + a + 2, tail) + np.arange(int(tail.sum())) - np.repeat(np.cumsum(tail) - tail, tail)
-    token_types[second] = 1
-    return PackedRows(ids, token_types, lengths)
+    # Two stretches a row: [CLS] A [SEP], then B [SEP]. The tokens beside a span make room for its special tokens.
+    sizes = np.stack([a + 2, np.where(b > 0, b + 1, 0)], axis=1)
+    starts = np.stack([rows["a_start"] - 1, rows["b_start"]], axis=1)
+    ends = sizes.cumsum().reshape(sizes.shape)
+    places = np.repeat((starts - ends + sizes).ravel(), sizes.ravel())
+    places += np.arange(len(places))
+    ids = np.asarray(tokens.ids).take(places, mode="clip").astype(np.int64)
+    ids[ends[:, 0] - sizes[:, 0]] = special_ids["cls"]
+    ids[ends - 1] = special_ids["sep"]  # of an empty second stretch: the end of the first, once more
+    token_types = np.repeat(np.tile([0, 1], len(rows)), sizes.ravel())
+    return PackedRows(ids, token_types, sizes.sum(axis=1))
 
 
 def masker_for(store: TokenStore, masking: Masking) -> Masker:
@@ -102,21 +101,6 @@ def masked_rows(
         keys = static_keys(seed, epochs, factor, len(packed.lengths))
         return masker(packed.ids, packed.lengths, keys, cap, store_places(rows))
     return masker(packed.ids, packed.lengths, row_keys(seed, epochs, places), cap)
-
-
-@contextmanager
-def _alone(lock: Path) -> Iterator[None]:
-    """Let one process in at a time, so that of many workers and ranks one plans and the others wait.
-
-    Where the system or the disk has no locks all plan, with the same result.
-    """
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    with lock.open("wb") as file:
-        with suppress(ImportError, OSError):
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 @contextmanager
@@ -188,15 +172,7 @@ class EpochPlans:
             return make()
         mixture = None if self.mixture is None else asdict(self.mixture)
         settings = [self.split, self.pairs.model_dump(), self.length, self.seed, ROW.descr, mixture]
-        stem = "plan-" + fingerprint(settings)[:8]
-        path = self.cache / f"{stem}-{epoch}.bin"
-        with _alone(self.cache / f"{stem}.lock"):
-            if not path.is_file():
-                write_file(path, make().view(np.uint8).data)
-                if epoch >= 2:
-                    (self.cache / f"{stem}-{epoch - 2}.bin").unlink(missing_ok=True)
-            rows: NDArray[Any] = np.memmap(path, ROW, mode="r")
-            return rows
+        return kept_plan(self.cache, "plan-" + fingerprint(settings)[:8], epoch, make)
 
     def locate(self, row: int) -> tuple[int, int]:
         """Epoch and place in its plan of the ``row``-th row of the whole sequence."""

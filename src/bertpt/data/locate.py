@@ -11,6 +11,7 @@ from bertpt.data.cached import downloads_dir, to_download
 from bertpt.data.extend import words_hash
 from bertpt.data.given import given_hashes, given_place, normalising_of
 from bertpt.data.stage import stage_key
+from bertpt.data.store import STORE_FORMAT
 from bertpt.errors import RequestError
 from bertpt.files import fingerprint, read_manifest
 
@@ -90,6 +91,7 @@ def store_key(config: Config) -> tuple[str, dict[str, Any], dict[str, str]]:
         "tokenizer": finished(config, tokenizer_dir(config), "train-tokenizer")["fingerprint"],
     }
     settings = {
+        "format": STORE_FORMAT,
         "sentences": corpus.sentences,
         "language": language_code(corpus.language) if corpus.sentences == "split" else None,
         "min_sentences": corpus.min_sentences,

@@ -16,8 +16,8 @@ third kind of pair; here it takes in the sentence after it, or at a document's e
 pair is two segments of one document. A document of one sentence gives no row. ``none`` is rows of whole sentences of
 one document (DOC-SENTENCES of Liu et al. 2019).
 
-All documents advance in step, one row each at a time, in numpy: 2 million rows of pairs take about 6 s of
-one core and 170 bytes of memory each. Random access to the offsets takes most of it.
+All documents advance in step, one row each at a time, in numpy; huge ones as several stretches. Random access to
+the offsets takes most of the time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from bertpt.config.schema import Pairs
 from bertpt.data.mixture import Mixture, documents_of_epoch
 from bertpt.data.random import U64, below, bits, extend, half_of, uniform
-from bertpt.data.store import Tokens
+from bertpt.data.store import Tokens, offsets
 from bertpt.errors import RequestError
 
 I64 = NDArray[np.int64]
@@ -46,7 +46,37 @@ PAIR_WORDS = {"next": ("B follows A", "B is random"), "order": ("in order", "swa
 _SHORT, _TARGET, _SPLIT, _RANDOM, _DOCUMENT, _SENTENCE, _CUT_A, _CUT_B, _ORDER = range(9)
 _SWAPPED = 0.5
 _TRIES = 10  # Google's number of tries for a document other than A's
+STRETCH = 2**18  # tokens, more than a long novel has: one row of 2,000 ends early because of it
 _SAME = 16  # tokens of B and of the true continuation that are compared
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretches:
+    """Parts of documents that are planned side by side; most documents are one. Rows never go over the end of one.
+
+    All advance in step, so a few huge documents would leave numpy two rows a turn.
+    """
+
+    document: I64  # [S], ascending
+    first: I64  # [S], sentences of a stretch are [first[s], last[s])
+    last: I64
+    nth: I64  # [S], from 0 within the document
+    key: U64  # [S], what the draws of a stretch follow from
+
+    @classmethod
+    def of(cls, sentences: I64, first: I64, last: I64, key: U64) -> _Stretches:
+        """Cut documents of more than ``STRETCH`` tokens at ends of sentences; the first part has the document's key."""
+        starts = sentences[first]
+        parts = -(-(sentences[last] - starts) // STRETCH)
+        document = np.repeat(np.arange(len(parts)), parts)
+        nth = np.arange(len(document)) - offsets(parts)[document]
+        begin = np.where(nth == 0, first[document], np.searchsorted(sentences, starts[document] + nth * STRETCH))
+        end = np.where(nth == parts[document] - 1, last[document], np.append(begin[1:], 0))
+        keys = key[document]
+        further = nth > 0
+        keys[further] = extend(keys[further], 2**48 + nth[further])  # no turn goes so far
+        kept = end > begin  # a sentence may be longer than what is left of a stretch
+        return cls(document[kept], begin[kept], end[kept], nth[kept], keys[kept])
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +87,7 @@ class _Text:
     sentences: I64
     first: I64  # [D], sentences of a document are [first[d], last[d])
     last: I64
-    number: I64  # [D], what the draws of a document follow from
+    stretches: _Stretches
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,17 +131,19 @@ def plan_epoch(
         raise RequestError("no row can be made of this text: it has no sentence with tokens")
     key = bits(seed, epoch)
     document, copy = documents_of_epoch(tokens, mixture, seed=seed, epoch=epoch)
-    number = document + (copy << 40)
+    keys = extend(key, document + (copy << 40))
     if pairs.rule == "none":
-        rows = _single_rows(tokens, document, number, pairs, length - 2, key)
+        sentences, documents = tokens.sentence_offsets(), np.asarray(tokens.documents)
     else:
         sentences, documents = _divided(tokens, length - 3)
-        text = _Text(tokens.ids, sentences, documents[document], documents[document + 1], number)
-        if pairs.rule == "order":
-            rows = _ordered_rows(text, pairs, length - 3, key)
-        else:
-            others = _others(tokens, documents, document, text, pairs)
-            rows = _pair_rows(text, others, pairs, length - 3, key)
+    first, last = documents[document], documents[document + 1]
+    text = _Text(tokens.ids, sentences, first, last, _Stretches.of(sentences, first, last, keys))
+    if pairs.rule == "none":
+        rows = _single_rows(text, pairs, length - 2)
+    elif pairs.rule == "order":
+        rows = _ordered_rows(text, pairs, length - 3)
+    else:
+        rows = _pair_rows(text, _others(tokens, documents, document, text, pairs), pairs, length - 3)
     if not len(rows):
         raise RequestError(f"pairs.rule: {pairs.rule} gives no row: each document is one sentence; set pairs.rule=none")
     order = extend(key, _ORDER, np.arange(len(rows)))
@@ -134,16 +166,18 @@ def _too_few(pairs: Pairs, documents: int) -> str:
 
 def _divided(tokens: Tokens, room: int) -> tuple[I64, I64]:
     """Offsets in which a sentence of more than ``room`` tokens is several, of which two fill a row."""
-    sentences, documents = np.asarray(tokens.sentences), np.asarray(tokens.documents)
-    lengths = np.diff(sentences)
+    lengths, documents = np.asarray(tokens.lengths), np.asarray(tokens.documents)
     piece = (room + 1) // 2  # rounded down, two would not reach the target, and a third would be cut off
-    parts = np.where(lengths > room, -(-lengths // piece), 1)
-    if (parts > 1).any():
-        before = np.concatenate([[0], np.cumsum(parts)])
-        nth = np.arange(before[-1]) - np.repeat(before[:-1], parts)
-        sentences = np.append(np.repeat(sentences[:-1], parts) + nth * piece, sentences[-1])
-        documents = before[documents]
-    return sentences, documents
+    long = np.flatnonzero(lengths > room)
+    if len(long):  # few: what is done for each sentence would take 40 bytes of memory for each of all
+        size = lengths[long].astype(np.int64)
+        more = -(-size // piece) - 1
+        before = offsets(more)
+        lengths = np.insert(lengths, np.repeat(long + 1, more), piece)
+        lengths[long + before[:-1]] = piece
+        lengths[long + before[1:]] = size - more * piece
+        documents = documents + before[np.searchsorted(long, documents)]
+    return offsets(lengths), documents
 
 
 def _others(tokens: Tokens, documents: I64, document: I64, text: _Text, pairs: Pairs) -> _Others:
@@ -173,83 +207,80 @@ def _targets(pairs: Pairs, room: int, key: U64) -> I64:
     return np.where(short, 2 + below(extend(key, _TARGET), room - 1), room)
 
 
-def _single_rows(tokens: Tokens, chosen: I64, number: I64, pairs: Pairs, room: int, epoch_key: U64) -> NDArray[Any]:
+def _single_rows(text: _Text, pairs: Pairs, room: int) -> NDArray[Any]:
     """Rows of whole sentences of one document, none lost."""
-    sentences = np.asarray(tokens.sentences)
-    starts = sentences[tokens.documents]
-    position, ends = starts[chosen], starts[chosen + 1]
-    document_key = extend(epoch_key, number)
+    sentences, stretches = text.sentences, text.stretches
+    position, ends = sentences[stretches.first], sentences[stretches.last]
     made = []
-    document = np.arange(len(ends))
+    stretch = np.arange(len(ends))
     turn = 0
-    while len(document):
-        start = position[document]
-        target = _targets(pairs, room, extend(document_key[document], turn))
+    while len(stretch):
+        start = position[stretch]
+        target = _targets(pairs, room, extend(stretches.key[stretch], turn))
         # The last sentence that still ends within the target; one that is too long alone is cut there.
         end = sentences[np.searchsorted(sentences, start + target, side="right") - 1]
-        end = np.minimum(np.where(end > start, end, start + target), ends[document])
+        end = np.minimum(np.where(end > start, end, start + target), ends[stretch])
         made.append(_rows(start, end - start, np.zeros_like(start), np.zeros_like(start), np.zeros(len(start), bool)))
-        position[document] = end
-        document = document[end < ends[document]]
+        position[stretch] = end
+        stretch = stretch[end < ends[stretch]]
         turn += 1
     return np.concatenate(made)
 
 
-def _ordered_rows(text: _Text, pairs: Pairs, room: int, epoch_key: U64) -> NDArray[Any]:
+def _ordered_rows(text: _Text, pairs: Pairs, room: int) -> NDArray[Any]:
     """As ``_pair_rows``, with both segments from one place, swapped in half of the rows."""
-    offsets = text.sentences
-    cursor = text.first.copy()
-    document = np.flatnonzero(text.last - text.first >= 2)
-    document_key = extend(epoch_key, text.number)
+    sentences, stretches = text.sentences, text.stretches
+    cursor = stretches.first.copy()
+    # A later stretch of one sentence has one before it; a document of one sentence gives no row.
+    stretch = np.flatnonzero((stretches.last - stretches.first >= 2) | (stretches.nth > 0))
     made = [np.empty(0, ROW)]
     turn = 0
-    while len(document):
-        key = extend(document_key[document], turn)
-        first, last = cursor[document], text.last[document]
+    while len(stretch):
+        key = extend(stretches.key[stretch], turn)
+        first, last = cursor[stretch], stretches.last[stretch]
         target = _targets(pairs, room, key)
-        end = np.minimum(np.searchsorted(offsets, offsets[first] + target), last)
+        end = np.minimum(np.searchsorted(sentences, sentences[first] + target), last)
         end = np.where((end - first < 2) & (end < last), end + 1, end)
         first = np.where(end - first < 2, first - 1, first)
         split = first + 1 + below(extend(key, _SPLIT), end - first - 1)
         swapped = uniform(extend(key, _RANDOM)) < _SWAPPED
-        front, middle, back = offsets[first], offsets[split], offsets[end]
+        front, middle, back = sentences[first], sentences[split], sentences[end]
         # Swapped before it is cut: which side loses more tells nothing about the label.
         a_start, b_start = np.where(swapped, middle, front), np.where(swapped, front, middle)
         a_length = np.where(swapped, back - middle, middle - front)
         made.append(_truncated(a_start, a_length, b_start, back - front - a_length, np.zeros_like(swapped), room, key))
-        cursor[document] = end
-        document = document[end < last]
+        cursor[stretch] = end
+        stretch = stretch[end < last]
         turn += 1
     return np.concatenate(made)
 
 
-def _pair_rows(text: _Text, others: _Others, pairs: Pairs, room: int, epoch_key: U64) -> NDArray[Any]:
-    """One row a turn from each document that is not used up."""
-    offsets = text.sentences
-    cursor = text.first.copy()
-    document = np.arange(len(cursor))
-    document_key = extend(epoch_key, text.number)
+def _pair_rows(text: _Text, others: _Others, pairs: Pairs, room: int) -> NDArray[Any]:
+    """One row a turn from each stretch that is not used up."""
+    sentences, stretches = text.sentences, text.stretches
+    cursor = stretches.first.copy()
+    stretch = np.arange(len(cursor))
     made = []
     turn = 0
-    while len(document):
-        key = extend(document_key[document], turn)
-        first, last = cursor[document], text.last[document]
+    while len(stretch):
+        key = extend(stretches.key[stretch], turn)
+        document, first, last = stretches.document[stretch], cursor[stretch], stretches.last[stretch]
         target = _targets(pairs, room, key)
-        end = np.minimum(np.searchsorted(offsets, offsets[first] + target), last)
+        end = np.minimum(np.searchsorted(sentences, sentences[first] + target), last)
         split = first + 1 + below(extend(key, _SPLIT), np.maximum(end - first - 1, 1))
         has_next = end - first >= 2
         is_random = ~has_next | (uniform(extend(key, _RANDOM)) < pairs.random_share)
-        a_start, a_length = offsets[first], offsets[split] - offsets[first]
-        b_start, b_end = offsets[split].copy(), offsets[end].copy()
+        a_start, a_length = sentences[first], sentences[split] - sentences[first]
+        b_start, b_end = sentences[split].copy(), sentences[end].copy()
         chosen = np.flatnonzero(is_random)
         repeats = _draw_other(text, others, chosen, document, key, split, target - a_length, b_start, b_end)
         # Where only copies of the true continuation were drawn, the pair is a true one, or none.
         is_random[repeats] = False
-        b_start[repeats], b_end[repeats] = offsets[split[repeats]], offsets[end[repeats]]
+        b_start[repeats], b_end[repeats] = sentences[split[repeats]], sentences[end[repeats]]
         rows = _truncated(a_start, a_length, b_start, b_end - b_start, is_random, room, key)
         made.append(rows[rows["b_length"] > 0])
-        cursor[document] = np.where(is_random, split, end)
-        document = document[cursor[document] < last]
+        cursor[stretch] = np.where(is_random, split, end)
+        stretch = stretch[cursor[stretch] < last]
         turn += 1
     return np.concatenate(made)
 
@@ -269,7 +300,7 @@ def _draw_other(
 
     Returns the rows for which every try gave the text of the true continuation.
     """
-    offsets = text.sentences
+    sentences = text.sentences
     for attempt in range(_TRIES):
         if not len(chosen):
             break
@@ -281,10 +312,10 @@ def _draw_other(
         other += np.where(other >= skipped, copies, 0)
         within = below(extend(key[chosen], _SENTENCE, attempt), others.last[other] - others.first[other])
         sentence = others.first[other] + within
-        start = offsets[sentence]
-        end = np.searchsorted(offsets, start + np.maximum(wanted[chosen], 1))
-        b_start[chosen], b_end[chosen] = start, offsets[np.minimum(end, others.last[other])]
-        true_start, true_end = offsets[split[chosen]], offsets[text.last[own]]
+        start = sentences[sentence]
+        end = np.searchsorted(sentences, start + np.maximum(wanted[chosen], 1))
+        b_start[chosen], b_end[chosen] = start, sentences[np.minimum(end, others.last[other])]
+        true_start, true_end = sentences[split[chosen]], sentences[text.last[own]]
         chosen = chosen[_equal(text.ids, start, b_end[chosen], true_start, true_end)]
     return chosen
 

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bertpt.config import Config
-from bertpt.data.documents import Document, iter_documents
-from bertpt.data.encode import EncodeCounts, Encoder
+from bertpt.config.languages import language_code
+from bertpt.data.encode import EncodeCounts, ranked, source_index
 from bertpt.data.locate import documents_dir, finished, store_dir, store_key, tokenizer_dir
 from bertpt.data.paircheck import check_pairs, pair_faults
+from bertpt.data.parts import Job, made_in_order, make, read, tasks_of
 from bertpt.data.sizes import corpus_size
 from bertpt.data.stage import StageResult, existing
 from bertpt.data.store import SPLITS, Split, id_dtype
 from bertpt.data.store_writer import SplitWriter, StoreWriter
 from bertpt.data.wordpiece import WordPieceTokenizer, load_tokenizer
+from bertpt.data.workers import default_workers, each_in_order
 from bertpt.errors import RequestError
 from bertpt.files import check_hashes, staged_directory, write_manifest
 from bertpt.progress import Progress
@@ -29,12 +36,27 @@ _TOP_UNKNOWN = 20
 
 
 def prepare(
-    config: Config, *, overwrite: bool = False, say: Callable[[str], None] = say_line, progress: bool = True
+    config: Config,
+    *,
+    workers: int | None = None,
+    dask: str | None = None,
+    overwrite: bool = False,
+    say: Callable[[str], None] = say_line,
+    progress: bool = True,
 ) -> StageResult:
     """Encode all documents once, for every length, pair rule and mask.
 
+    The text is encoded in parts. A finished part waits on disk until all are done, so that the same call goes on
+    after a kill. The store is the same to the byte, whoever has made the parts.
+
+    Args:
+        workers: processes, about 0.4 GiB each; as many as there are processors by default, fewer for small texts. They
+            are spawned: a script that starts several needs ``if __name__ == "__main__":``.
+        dask: address of a Dask scheduler, whose workers see the data directory under the same path, instead.
+
     Raises:
         RequestError: documents or tokenizer are missing (names the command), or no sentence is left.
+        BertptError: a worker died, or cannot be reached.
     """
     key, settings, inputs = store_key(config)
     directory = store_dir(config)
@@ -44,41 +66,78 @@ def prepare(
     for made, command in ((documents_dir(config), "download"), (tokenizer_dir(config), "train-tokenizer")):
         check_hashes(made, finished(config, made, command))
     tokenizer = load_tokenizer(tokenizer_dir(config))
-    encoder = Encoder(tokenizer, config.corpus.language, config.corpus.sentences, config.corpus.min_sentences, {})
+    parts = directory.with_name(f".{directory.name}.parts")
+    job = Job(
+        key,
+        str(tokenizer_dir(config).resolve()),
+        language_code(config.corpus.language) if config.corpus.sentences == "split" else "",
+        config.corpus.sentences,
+        config.corpus.min_sentences,
+        str(parts.resolve()),
+    )
     with staged_directory(directory) as aside:
-        counts = _write(aside, documents_dir(config), encoder, progress)
+        if overwrite:
+            shutil.rmtree(parts, ignore_errors=True)
+        work = _Work(job, tokenizer, documents_dir(config), workers, dask, progress)
+        try:
+            counts, labels = work.write(aside, say)
+        except RequestError:
+            shutil.rmtree(parts, ignore_errors=True)
+            raise
         settings |= {
             "vocab_size": tokenizer.vocab_size,
             "dtype": id_dtype(tokenizer.vocab_size).name,
             "special_ids": tokenizer.special_ids,
-            "sources": list(encoder.labels),
+            "sources": labels,
         }
         manifest = write_manifest(aside, stage="prepare", key=key, inputs=inputs, settings=settings, counts=counts)
+    shutil.rmtree(parts, ignore_errors=True)
     for line in [*_report(counts), *pair_faults(manifest, config.pairs.rule)]:
         say(f"tokens: {line}")
     say(f"tokens: {directory}")
     return StageResult(directory, manifest, skipped=False)
 
 
-def _write(aside: Path, documents: Path, encoder: Encoder, shown: bool) -> dict[str, Any]:
-    counts: dict[str, Any] = {}
-    total = sum(corpus_size(documents, split).documents for split in SPLITS)
-    with (
-        StoreWriter(aside, encoder.tokenizer.continues_word) as writer,
-        Progress("prepare", unit="documents", total=total, shown=shown) as progress,
-    ):
-        for split in SPLITS:
-            read = encoder.encode_split(_counted(documents, split, progress), writer.split(split))
-            if not writer.split(split).documents:
-                raise RequestError(_nothing_left(documents, split, read, encoder.min_sentences))
-            counts[split] = _counts(read, writer.split(split), encoder.tokenizer, list(encoder.labels))
-    return counts
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """One preparation under way."""
 
+    job: Job
+    tokenizer: WordPieceTokenizer
+    documents: Path
+    workers: int | None
+    dask: str | None
+    shown: bool
 
-def _counted(documents: Path, split: Split, progress: Progress) -> Iterator[Document]:
-    for document in iter_documents(documents, split):
-        yield document
-        progress.add()
+    def write(self, aside: Path, say: Callable[[str], None]) -> tuple[dict[str, Any], list[str]]:
+        """Make all parts and write the store from them; counts of both splits and the labels of the sources."""
+        tasks = tasks_of(self.job, self.documents)
+        waiting = {task: None for task in tasks if read(task) is None}
+        if len(waiting) < len(tasks):
+            say(f"tokens: {len(tasks) - len(waiting):,} of {len(tasks):,} parts were finished before")
+        sizes = [corpus_size(self.documents, split) for split in SPLITS]
+        workers = self.workers or default_workers(sum(size.text_bytes for size in sizes))
+        total = sum(size.documents for size in sizes)
+        labels: dict[str, int] = {}
+        read_of = {split: EncodeCounts() for split in SPLITS}
+        with (
+            closing(each_in_order(make, list(waiting), workers=workers, dask=self.dask)) as made,
+            StoreWriter(aside, self.tokenizer.continues_word) as writer,
+            Progress("prepare", unit="documents", total=total, shown=self.shown) as progress,
+        ):
+            for task, part in zip(tasks, made_in_order(tasks, waiting, made), strict=True):
+                index = np.array([source_index(labels, label) for label in part.labels] or [0], np.uint8)
+                writer.split(task.split).add(part.ids, part.lengths, part.sizes, index[part.sources])
+                read_of[task.split].add(part.counts)
+                progress.add(part.counts.documents_read)
+            for split, counts in read_of.items():
+                if not writer.split(split).documents:
+                    raise RequestError(_nothing_left(self.documents, split, counts, self.job.min_sentences))
+            counted: dict[str, Any] = {
+                split: _counts(counts, writer.split(split), self.tokenizer, list(labels))
+                for split, counts in read_of.items()
+            }
+        return counted, list(labels)
 
 
 def _nothing_left(documents: Path, split: Split, read: EncodeCounts, min_sentences: int) -> str:
@@ -119,14 +178,10 @@ def _counts(
 def _top_unknown(chunks: Counter[str], tokenizer: WordPieceTokenizer) -> dict[str, int]:
     """The most frequent unknown words, out of the most frequent chunks that hold one."""
     words: Counter[str] = Counter()
-    for chunk, count in _ranked(chunks)[: 10 * _TOP_UNKNOWN]:
+    for chunk, count in ranked(chunks)[: 10 * _TOP_UNKNOWN]:
         for word in tokenizer.unknown_words(chunk):
             words[word] += count
-    return dict(_ranked(words)[:_TOP_UNKNOWN])
-
-
-def _ranked(counts: Counter[str]) -> list[tuple[str, int]]:
-    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return dict(ranked(words)[:_TOP_UNKNOWN])
 
 
 def _report(counts: dict[str, Any]) -> Iterator[str]:

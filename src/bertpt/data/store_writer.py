@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from bertpt.data.store import OFFSET_DTYPE, SPLITS, Split, id_dtype
+from bertpt.data.store import LENGTH_DTYPE, OFFSET_DTYPE, SOURCE_DTYPE, SPLITS, Split, id_dtype, offsets
 
 
 class SplitWriter:
@@ -19,37 +19,41 @@ class SplitWriter:
         self._dtype = id_dtype(vocab_size)
         self._files: dict[str, BinaryIO] = {
             kind: (directory / f"{split}.{kind}.bin").open("wb")
-            for kind in ("ids", "sentences", "documents", "sources")
+            for kind in ("ids", "lengths", "documents", "starts", "sources")
         }
         self.tokens = self.sentences = self.documents = 0
         self.unigram = np.zeros(vocab_size, OFFSET_DTYPE)
         self.sources = np.zeros(256, np.int64)
-        for kind in ("sentences", "documents"):
+        for kind in ("documents", "starts"):
             self._put(kind, np.zeros(1, OFFSET_DTYPE))
 
     def add(
         self,
         ids: NDArray[Any],
-        sentence_lengths: NDArray[np.int64],
-        document_sizes: NDArray[np.int64],
+        sentence_lengths: NDArray[Any],
+        document_sizes: NDArray[Any],
         sources: NDArray[np.uint8],
     ) -> None:
         """Append whole documents.
 
         Args:
             ids: integers [tokens], the sentences one after the other.
-            sentence_lengths: int64 [sentences], tokens in each; all above 0.
-            document_sizes: int64 [documents], sentences in each; all above 0.
+            sentence_lengths: integers [sentences], tokens in each; above 0 and below 65,536.
+            document_sizes: integers [documents], sentences in each; all above 0.
             sources: uint8 [documents], index of each one's source.
         """
-        if sentence_lengths.sum() != len(ids) or document_sizes.sum() != len(sentence_lengths):
+        of_sentences, of_documents = offsets(sentence_lengths), offsets(document_sizes)
+        if of_sentences[-1] != len(ids) or of_documents[-1] != len(sentence_lengths):
             raise AssertionError("lengths do not add up")
         if len(sources) != len(document_sizes) or not ((sentence_lengths > 0).all() and (document_sizes > 0).all()):
             raise AssertionError("an empty sentence or document, or sources of another number")
+        if len(sentence_lengths) and int(sentence_lengths.max()) > np.iinfo(LENGTH_DTYPE).max:
+            raise AssertionError("a sentence too long for its length to be stored")
         self._put("ids", ids.astype(self._dtype))
-        self._put("sentences", (self.tokens + np.cumsum(sentence_lengths)).astype(OFFSET_DTYPE))
-        self._put("documents", (self.sentences + np.cumsum(document_sizes)).astype(OFFSET_DTYPE))
-        self._put("sources", sources.astype(np.uint8))
+        self._put("lengths", sentence_lengths.astype(LENGTH_DTYPE))
+        self._put("documents", self.sentences + of_documents[1:])
+        self._put("starts", self.tokens + of_sentences[of_documents[1:]])
+        self._put("sources", sources.astype(SOURCE_DTYPE))
         self.tokens += len(ids)
         self.sentences += len(sentence_lengths)
         self.documents += len(document_sizes)

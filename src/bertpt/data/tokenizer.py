@@ -15,7 +15,7 @@ from bertpt.data.given import given_place, holds_vocabulary, normalising_of, rea
 from bertpt.data.locate import documents_dir, tokenizer_dir, tokenizer_key
 from bertpt.data.sizes import corpus_size
 from bertpt.data.stage import StageResult, existing
-from bertpt.data.vocabulary import choose_alphabet, count_words, learn_vocabulary
+from bertpt.data.vocabulary import MAX_TRAINED, TRAINED_PER_ENTRY, choose_alphabet, count_words, learn_vocabulary
 from bertpt.data.wordpiece import SPECIALS, Normalising, WordPieceTokenizer, load_tokenizer, save
 from bertpt.errors import BertptError, RequestError
 from bertpt.files import staged_directory, write_manifest
@@ -147,11 +147,12 @@ def _train(
         counted = count_words(sample.texts(progress), flags)
     if not counted.words:
         raise RequestError(f"{sample.directory}: no words in {sample.documents:,} training documents")
-    alphabet = choose_alphabet(counted.words, chosen.vocab_size, flags)
+    counted.keep(max(MAX_TRAINED, TRAINED_PER_ENTRY * chosen.vocab_size))
+    alphabet = choose_alphabet(counted.words, chosen.vocab_size, flags, counted.pruned_letters)
     tokens = learn_vocabulary(counted.words, alphabet, chosen.vocab_size, chosen.min_frequency)
     letters = set(alphabet.letters)
     unknown = sum(count for word, count in counted.words.items() if not letters.issuperset(word))
-    total = sum(counted.words.values()) + counted.long_words
+    total = sum(counted.words.values()) + counted.long_words + counted.pruned_occurrences
     counts = {
         "documents": sample.documents,
         "used_documents": sample.used_documents,
@@ -186,6 +187,6 @@ def _report(counts: dict[str, Any], dropped: str, seed: int) -> Iterator[str]:
     if counts["long_words"]:
         yield f"{counts['long_words']:,} words of more than 100 letters left out; each will be one [UNK]"
     if counts["pruned_words"]:
-        yield f"{counts['pruned_words']:,} words that were seen once left out, to bound memory"
+        yield f"{counts['pruned_words']:,} rare words left out, to bound memory"
     if counts["unknown_share"] > UNKNOWN_WARNING:
         yield f"{counts['unknown_share']:.1%} of the words will be [UNK]; a larger tokenizer.vocab_size helps"

@@ -19,7 +19,10 @@ from bertpt.errors import RequestError
 
 MAX_CHUNKS = 1_000_000  # distinct chunks (text between white space) held before they are split into words
 MAX_PENDING_LETTERS = 64_000_000  # likewise, for scripts that put no space between words
-MAX_WORDS = 4_000_000  # distinct words held; above it those seen once are dropped (about 0.5 GB)
+MAX_WORDS = 600_000  # distinct words held while counting; above it the rarer half goes
+# Distinct words shown to the trainer, which takes 1 KB for each: the most frequent ones. 50 MB of English have as many.
+MAX_TRAINED = 300_000
+TRAINED_PER_ENTRY = 8  # or more for a large vocabulary: so many words for each of its entries
 MAX_OCCURRENCES = 100_000_000  # words shown to the trainer; larger counts are scaled down
 MIN_COVERAGE = 0.99  # share of the text's letters that a vocabulary must hold
 FULL_COVERAGE = 0.9999  # letters beyond it are kept only while the alphabet is small
@@ -34,6 +37,19 @@ class WordCounts:
     words: Counter[str] = field(default_factory=Counter)
     long_words: int = 0  # occurrences of words over 100 letters: never trained on
     pruned: int = 0  # distinct words dropped to bound memory
+    pruned_occurrences: int = 0
+    pruned_letters: Counter[str] = field(default_factory=Counter)  # occurrences in the dropped words
+
+    def keep(self, most: int) -> None:
+        """Keep so many words: the most frequent, of equal ones the first by code point."""
+        if len(self.words) > most:
+            ranked = sorted(self.words.items(), key=lambda item: (-item[1], item[0]))
+            self.pruned += len(ranked) - most
+            self.pruned_occurrences += sum(count for _, count in ranked[most:])
+            for word, count in ranked[most:]:
+                for letter in word:
+                    self.pruned_letters[letter] += count
+            self.words = Counter(dict(ranked[:most]))
 
 
 @dataclass(frozen=True)
@@ -67,9 +83,7 @@ def count_words(texts: Iterable[str], normalising: Normalising) -> WordCounts:
                         counts.words[word] += count
         pending.clear()
         if len(counts.words) > MAX_WORDS:
-            kept = Counter({word: count for word, count in counts.words.items() if count > 1})
-            counts.pruned += len(counts.words) - len(kept)
-            counts.words = kept
+            counts.keep(MAX_WORDS // 2)
 
     letters = 0
     for text in texts:
@@ -88,16 +102,18 @@ def _can_stand_inside(letter: str, normalising: Normalising) -> bool:
     return len(pre_tokenizers.BertPreTokenizer().pre_tokenize_str(text)) == 1
 
 
-def choose_alphabet(words: Counter[str], vocab_size: int, normalising: Normalising) -> Alphabet:
+def choose_alphabet(
+    words: Counter[str], vocab_size: int, normalising: Normalising, more: Counter[str] | None = None
+) -> Alphabet:
     """Choose letters by frequency, then code point, each with both its forms (``x``, ``##x``).
 
     All letters are kept while they take at most ``ALPHABET_SHARE`` of the vocabulary; above that, those that
-    ``FULL_COVERAGE`` of the text needs, as far as they fit.
+    ``FULL_COVERAGE`` of the text needs, as far as they fit. ``more`` are letters of the text outside of ``words``.
 
     Raises:
         RequestError: ``vocab_size`` cannot hold the letters of ``MIN_COVERAGE`` of the text.
     """
-    counts: Counter[str] = Counter()
+    counts = Counter(more)
     for word, count in words.items():
         for letter in word:
             counts[letter] += count

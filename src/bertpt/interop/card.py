@@ -27,6 +27,8 @@ _SCORES = {
     "length_detector_accuracy": "baseline, length detector of pairs: accuracy",
 }
 
+OPTIMIZERS = {"adamw": "AdamW", "lamb": "LAMB"}
+
 
 def model_card(pretrained: Pretrained, source: Path, architecture: str) -> str:
     """The README of an export: model, data, recipe and scores, as far as ``source`` knows them."""
@@ -138,9 +140,10 @@ def _recipe(config: Config, pretrained: Pretrained) -> Iterator[str]:
     words = PAIR_WORDS.get(config.pairs.rule)
     pairs = f"sentence pairs: 0 = {words[0]}, 1 = {words[1]}" if words else "no sentence pairs"
     yield f"- {pairs}; dropout {pretrained.model.hidden_dropout_prob}"
+    optimizer = train.optimizer
     yield (
-        f"- AdamW, peak rate {train.optimizer.lr}, {train.schedule.kind} after the warm-up, weight decay"
-        f" {train.optimizer.weight_decay}, clip {train.clip}, seed {train.seed}"
+        f"- {OPTIMIZERS[optimizer.kind]}, peak rate {optimizer.lr}, {train.schedule.kind} after the warm-up,"
+        f" weight decay {optimizer.weight_decay}, clip {train.clip}, seed {train.seed}"
     )
     yield f"- weights: {Path(pretrained.origin).name}"
     yield ""

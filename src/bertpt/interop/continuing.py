@@ -10,7 +10,7 @@ from bertpt.interop.pretrained import load_pretrained
 from bertpt.progress import say as say_line
 from bertpt.train import pretrain as training
 from bertpt.train.initial import InitialWeights
-from bertpt.train.rundir import Run
+from bertpt.train.rundir import Run, weights_are_gone
 
 
 def read_initial(config: Config, *, say: Callable[[str], None] = say_line) -> InitialWeights | None:
@@ -32,5 +32,8 @@ def pretrain(
     config: Config, *, overwrite: bool = False, say: Callable[[str], None] = say_line, progress: bool = True
 ) -> Run:
     """Train from scratch or from ``model.init_from``; see :func:`bertpt.train.pretrain.pretrain`."""
-    initial = read_initial(config, say=say)
+    gone = weights_are_gone(config)
+    if gone is not None and not overwrite:
+        say(f"{config.model.init_from}: not there any more; {gone.directory} goes on from its own checkpoint")
+    initial = None if gone is not None and not overwrite else read_initial(config, say=say)
     return training.pretrain(config, initial=initial, overwrite=overwrite, say=say, progress=progress)

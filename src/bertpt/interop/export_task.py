@@ -1,4 +1,4 @@
-"""``bertpt export hf`` of a fine-tuned run: ``BertForSequenceClassification``, checked before it gets its name."""
+"""``bertpt export hf`` of a fine-tuned run: the matching ``BertFor...``, checked before it gets its name."""
 
 from __future__ import annotations
 
@@ -10,27 +10,26 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from bertpt.batch import Batch
 from bertpt.data import wordpiece
 from bertpt.errors import BertptError, RequestError
 from bertpt.files import read_json, staged_directory, write_file, write_json
 from bertpt.interop.check import largest_difference, sample_rows
+from bertpt.interop.counterparts import COUNTERPARTS, Counterpart
 from bertpt.interop.export_hf import Exported, quiet_transformers, same_ids
 from bertpt.interop.foreign import read_vocabulary
 from bertpt.interop.hf_config import write_config
 from bertpt.interop.import_ import refuse_taken
 from bertpt.interop.names import few, from_hf, to_hf
 from bertpt.interop.pretrained import Pretrained
-from bertpt.model.sequence import BertForSequenceClassification
 from bertpt.progress import say as say_line
-from bertpt.tasks.classification import from_facts
 from bertpt.tasks.evaluation import open_best
+from bertpt.tasks.kinds import build
 from bertpt.tasks.rundir import TaskRun, open_task_run
+from bertpt.tasks.task import Facts
 from bertpt.train.evaluate import evaluating
-
-ARCHITECTURE = "BertForSequenceClassification"
 
 
 def export_task(source: Path, out: Path, *, overwrite: bool = False, say: Callable[[str], None] = say_line) -> Exported:
@@ -50,36 +49,34 @@ def export_task(source: Path, out: Path, *, overwrite: bool = False, say: Callab
     run = open_task_run(source)
     model, checkpoint = open_best(run)
     facts = checkpoint.state
-    if run.config.head.kind == "deep":
-        raise RequestError(
-            f"{source}: its head is deep (dense, ReLU, dropout), which {ARCHITECTURE} has no place for; train with"
-            " head.kind=linear to export"
-        )
+    counterpart = COUNTERPARTS[run.config.task]
+    if fault := counterpart.fault(facts):
+        raise RequestError(f"{source}: {fault}")
     pretrained = _as_pretrained(run, model)
     rows = sample_rows(pretrained)
-    expected = {"logits": _logits(model, rows)}
+    expected = _outputs(counterpart, model, rows)
     theirs = None
     with staged_directory(out) as aside:
-        write_json(aside / "config.json", _config(model, pretrained, facts))
+        write_json(aside / "config.json", _config(counterpart, model, pretrained, facts))
         tensors = to_hf(pretrained.weights, pretrained.vocab_size)
         save_file(tensors, aside / "model.safetensors", metadata={"format": "pt"})
-        positions = model.config.max_position_embeddings
+        positions = pretrained.model.max_position_embeddings
         wordpiece.save(aside, pretrained.tokens, pretrained.normalising, max_length=positions)
-        write_file(aside / "README.md", "\n".join(_card(run, facts)) + "\n")
-        difference = _read_back(aside, pretrained, facts, rows, expected)
+        write_file(aside / "README.md", "\n".join(_card(run, counterpart, facts)) + "\n")
+        difference = _read_back(aside, counterpart, pretrained, facts, rows, expected)
         if importlib.util.find_spec("transformers") is not None:
-            theirs = _in_transformers(aside, pretrained, rows, expected)
+            theirs = _in_transformers(aside, counterpart, pretrained, rows, expected)
     say(f"{out}: epoch {facts['best']['epoch']}, the best by {run.config.metric} on dev")
-    return Exported(out, ARCHITECTURE, difference, theirs)
+    return Exported(out, counterpart.architecture, difference, theirs)
 
 
-def _as_pretrained(run: TaskRun, model: BertForSequenceClassification) -> Pretrained:
+def _as_pretrained(run: TaskRun, model: Any) -> Pretrained:
     vocabulary = read_vocabulary(run.tokenizer)
     return Pretrained(
         model=model.config,
         vocab_size=len(vocabulary.tokens),
         heads=frozenset(),
-        pooler=True,
+        pooler=model.bert.pooler is not None,
         weights=dict(model.state_dict()),
         tokenizer=run.tokenizer,
         origin=str(run.directory),
@@ -88,60 +85,61 @@ def _as_pretrained(run: TaskRun, model: BertForSequenceClassification) -> Pretra
     )
 
 
-def _config(model: BertForSequenceClassification, pretrained: Pretrained, facts: dict[str, Any]) -> dict[str, Any]:
+def _config(counterpart: Counterpart, model: Any, pretrained: Pretrained, facts: Facts) -> dict[str, Any]:
     special_ids = pretrained.open_tokenizer().special_ids
-    base = write_config(pretrained.model, pretrained.vocab_size, architecture=ARCHITECTURE, special_ids=special_ids)
-    names = facts["labels"] or ["LABEL_0"]  # transformers' own name for the number of a regression
-    return base | {
-        "classifier_dropout": model.dropout.p,
-        "id2label": {str(index): name for index, name in enumerate(names)},
-        "label2id": {name: index for index, name in enumerate(names)},
-        "problem_type": "regression" if facts["regression"] else "single_label_classification",
-    }
+    base = write_config(
+        pretrained.model, pretrained.vocab_size, architecture=counterpart.architecture, special_ids=special_ids
+    )
+    return base | {"classifier_dropout": model.dropout.p} | counterpart.config(facts)
 
 
-def _logits(model: BertForSequenceClassification, rows: dict[str, Tensor]) -> Tensor:
+def _outputs(counterpart: Counterpart, model: nn.Module, rows: dict[str, Tensor]) -> dict[str, Tensor]:
     with evaluating(model):
-        logits: Tensor = model(Batch.from_padded(rows["input_ids"], rows["attention_mask"], rows["token_type_ids"]))
-    return logits
+        batch = Batch.from_padded(rows["input_ids"], rows["attention_mask"], rows["token_type_ids"])
+        return counterpart.ours(model, batch)
 
 
 def _read_back(
-    aside: Path, pretrained: Pretrained, facts: dict[str, Any], rows: dict[str, Tensor], expected: dict[str, Tensor]
+    aside: Path,
+    counterpart: Counterpart,
+    pretrained: Pretrained,
+    facts: Facts,
+    rows: dict[str, Tensor],
+    expected: dict[str, Tensor],
 ) -> float:
     vocabulary = read_vocabulary(aside)
     if (vocabulary.tokens, vocabulary.normalising) != (pretrained.tokens, pretrained.normalising):
         raise BertptError(f"{pretrained.origin}: the files that were written hold another tokenizer")
-    again = from_facts(facts | {"model": facts["model"] | {"pad_vocab_to_multiple_of": 1}})
+    again = build(facts | {"model": facts["model"] | {"pad_vocab_to_multiple_of": 1}})
     again.load_state_dict(from_hf(load_file(aside / "model.safetensors")))
-    return largest_difference(expected, {"logits": _logits(again, rows)}, "the files read back")
+    return largest_difference(expected, _outputs(counterpart, again, rows), "the files read back")
 
 
 def _in_transformers(
-    aside: Path, pretrained: Pretrained, rows: dict[str, Tensor], expected: dict[str, Tensor]
+    aside: Path,
+    counterpart: Counterpart,
+    pretrained: Pretrained,
+    rows: dict[str, Tensor],
+    expected: dict[str, Tensor],
 ) -> float:
     with quiet_transformers() as transformers:
-        model, info = transformers.AutoModelForSequenceClassification.from_pretrained(
+        model, info = getattr(transformers, counterpart.auto_class).from_pretrained(
             aside, output_loading_info=True, local_files_only=True
         )
         if faults := {name for names in info.values() for name in names}:
             raise BertptError(f"transformers does not load the export as it should: {few(map(str, faults))}")
         same_ids(pretrained, transformers.AutoTokenizer.from_pretrained(aside, local_files_only=True))
         with torch.inference_mode():
-            found = {"logits": model.eval()(**rows).logits}
+            found = counterpart.theirs(model.eval()(**rows), rows["attention_mask"].bool())
     return largest_difference(expected, found, "transformers")
 
 
-def _card(run: TaskRun, facts: dict[str, Any]) -> Iterator[str]:
+def _card(run: TaskRun, counterpart: Counterpart, facts: Facts) -> Iterator[str]:
     config, train = run.config, run.config.train
-    yield from ["---", "library_name: transformers", "pipeline_tag: text-classification", "tags: [bert, bertpt]", "---"]
-    yield from ["", f"# {config.name}", ""]
-    kind = "regression" if config.regression else f"{config.task}: {', '.join(facts['labels'])}"
-    yield f"A BERT fine-tuned for {kind}{' (pairs of texts)' if facts['pair'] else ''}. Made with bertpt."
-    text = '{"text": "...", "text_pair": "..."}' if facts["pair"] else '"..."'
-    yield from ["", "```python", "from transformers import pipeline", ""]
-    yield f'print(pipeline("text-classification", model="DIRECTORY")({text}))'
-    yield from ["```", "", "## Training", ""]
+    yield from ["---", "library_name: transformers", f"pipeline_tag: {counterpart.pipeline_tag}"]
+    yield from ["tags: [bert, bertpt]", "---", "", f"# {config.name}", ""]
+    yield f"A BERT fine-tuned for {counterpart.kind(facts)}. Made with bertpt."
+    yield from ["", "```python", *counterpart.example(facts), "```", "", "## Training", ""]
     yield (
         f"Up to {train.epochs} epochs of {train.batch_size} rows an update, peak rate {train.lr}, {train.max_length}"
         f" tokens a row at most, seed {train.seed}; started from {Path(config.from_).name}. This is epoch"

@@ -23,7 +23,7 @@ from bertpt.interop.names import few, shapes
 from bertpt.model.pretraining import BertForPreTraining
 from bertpt.progress import say as say_line
 from bertpt.tasks.rundir import is_task_run
-from bertpt.train.checkpoint import Checkpoint, newest_checkpoint, open_checkpoint
+from bertpt.train.checkpoint import Checkpoint, newest_checkpoint, open_checkpoint, open_weights
 from bertpt.train.rundir import open_run
 
 IMPORT_STAGE = "import"
@@ -92,6 +92,8 @@ def load_pretrained(path: Path, *, lowercase: bool | None = None, say: Callable[
     manifest = read_manifest(path)
     if manifest is not None and manifest.get("stage") == "checkpoint":
         return _from_checkpoint(open_checkpoint(path), path.parent.parent / "tokenizer")
+    if manifest is not None and manifest.get("stage") == "weights" and (path.parent / "config.yaml").is_file():
+        return _from_checkpoint(open_weights(path), path.parent / "tokenizer")
     if manifest is not None and manifest.get("stage") == IMPORT_STAGE:
         return _from_import(path, manifest)
     raise RequestError(

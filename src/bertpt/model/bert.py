@@ -15,6 +15,8 @@ from torch import Tensor, nn
 
 from bertpt.batch import Batch
 from bertpt.config.schema import Model as ModelConfig
+from bertpt.model.attention import attend
+from bertpt.model.dropout import Dropout
 
 
 class Embeddings(nn.Module):
@@ -26,7 +28,7 @@ class Embeddings(nn.Module):
         self.position_embeddings = nn.Embedding(config.max_position_embeddings, config.hidden_size)
         self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.hidden_size)
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, batch: Batch) -> Tensor:
         hidden = self.word_embeddings(batch.input_ids)
@@ -45,18 +47,7 @@ class SelfAttention(nn.Module):
         self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size)
 
     def forward(self, hidden: Tensor, batch: Batch) -> Tensor:
-        size = hidden.shape[1]
-        rows, length = batch.attention_mask.shape
-        qkv = self.qkv(hidden)
-        mask = None
-        if not batch.is_full:
-            qkv = qkv.new_zeros(rows * length, 3 * size).index_copy(0, batch.grid_index, qkv)
-            mask = batch.attention_mask[:, None, None, :]
-        query, key, value = qkv.view(rows, length, 3, self.heads, size // self.heads).permute(2, 0, 3, 1, 4)
-        dropout = self.dropout if self.training else 0.0
-        context = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
-        context = context.transpose(1, 2).reshape(rows * length, size)
-        return context if batch.is_full else context.index_select(0, batch.grid_index)
+        return attend(self.qkv(hidden), batch, self.heads, self.dropout if self.training else 0.0)
 
 
 class SublayerOutput(nn.Module):
@@ -66,7 +57,7 @@ class SublayerOutput(nn.Module):
         super().__init__()
         self.dense = nn.Linear(width, config.hidden_size)
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, inner: Tensor, residual: Tensor) -> Tensor:
         return self.LayerNorm(residual + self.dropout(self.dense(inner)))  # type: ignore[no-any-return]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -11,6 +13,7 @@ from torch import Tensor, nn
 from bertpt.batch import Batch, LossTerm
 from bertpt.config.schema import Model as ModelConfig
 from bertpt.model.bert import Bert, DenseGelu, initialize
+from bertpt.model.masked_loss import decode, masked_cross_entropy
 
 
 class PredictionTransform(DenseGelu):
@@ -34,7 +37,7 @@ class Predictions(nn.Module):
 
     def forward(self, hidden: Tensor, embedding: Tensor) -> Tensor:
         """[M, H] and the embedding [>= V, H] -> logits [M, V]; padded rows of the embedding take no part."""
-        return F.linear(self.transform(hidden), embedding[: self.bias.shape[0]], self.bias)
+        return decode(self.transform(hidden), embedding, self.bias)
 
 
 class Heads(nn.Module):
@@ -46,11 +49,19 @@ class Heads(nn.Module):
         self.seq_relationship = nn.Linear(config.hidden_size, 2) if nsp else None
 
 
-class PreTrainingOutput(NamedTuple):
-    """Logits at the masked positions, and of the pair label where there is one."""
+@dataclass(frozen=True)
+class PreTrainingOutput:
+    """What the heads make of a batch. The logits of the vocabulary are made where they are asked for."""
 
-    mlm_logits: Tensor  # [M, V]
+    masked: Tensor  # [M, H], transformed
+    embedding: Tensor  # [>= V, H]
+    bias: Tensor  # [V]
     nsp_logits: Tensor | None  # [B, 2], index 0 = B follows A
+
+    @cached_property
+    def mlm_logits(self) -> Tensor:
+        """Logits [M, V] at the masked positions."""
+        return decode(self.masked, self.embedding, self.bias)
 
 
 class BertForPreTraining(nn.Module):
@@ -65,28 +76,33 @@ class BertForPreTraining(nn.Module):
         self.apply(lambda module: initialize(module, config.initializer_range))
 
     def forward(self, batch: Batch) -> PreTrainingOutput:
-        """Logits for the masked positions of ``batch`` and, with pairs, for its rows."""
+        """Both heads at the masked positions of ``batch`` and, with pairs, for its rows."""
         assert batch.masked_positions is not None
         hidden = self.bert(batch)
-        masked = hidden.index_select(0, batch.masked_positions)
-        mlm_logits = self.cls.predictions(masked, self.bert.embeddings.word_embeddings.weight)
-        if self.bert.pooler is None or self.cls.seq_relationship is None:
-            return PreTrainingOutput(mlm_logits, None)
-        return PreTrainingOutput(mlm_logits, self.cls.seq_relationship(self.bert.pooler(hidden, batch)))
+        head = self.cls.predictions
+        masked = head.transform(hidden.index_select(0, batch.masked_positions))
+        nsp_logits = None
+        if self.bert.pooler is not None and self.cls.seq_relationship is not None:
+            nsp_logits = self.cls.seq_relationship(self.bert.pooler(hidden, batch))
+        return PreTrainingOutput(masked, self.bert.embeddings.word_embeddings.weight, head.bias, nsp_logits)
 
 
 class PreTrainingLosses(NamedTuple):
-    """Loss terms of both objectives; ``nsp`` is ``None`` without pairs."""
+    """Loss terms and right predictions (int64 scalars) of both objectives; ``None`` for NSP without pairs."""
 
     mlm: LossTerm
     nsp: LossTerm | None
+    mlm_right: Tensor
+    nsp_right: Tensor | None
 
 
 def pretraining_losses(output: PreTrainingOutput, batch: Batch) -> PreTrainingLosses:
     """Cross entropies in nats, summed; each objective has its own count (no shared ignore label)."""
     assert batch.masked_labels is not None
-    mlm = LossTerm(F.cross_entropy(output.mlm_logits.float(), batch.masked_labels, reduction="sum"), batch.predictions)
-    if output.nsp_logits is None or batch.next_sentence_label is None:
-        return PreTrainingLosses(mlm, None)
-    nsp = F.cross_entropy(output.nsp_logits.float(), batch.next_sentence_label, reduction="sum")
-    return PreTrainingLosses(mlm, LossTerm(nsp, batch.rows))
+    loss, right = masked_cross_entropy(output.masked, output.embedding, output.bias, batch.masked_labels)
+    mlm = LossTerm(loss, batch.predictions)
+    label = batch.next_sentence_label
+    if output.nsp_logits is None or label is None:
+        return PreTrainingLosses(mlm, None, right, None)
+    nsp = LossTerm(F.cross_entropy(output.nsp_logits.float(), label, reduction="sum"), batch.rows)
+    return PreTrainingLosses(mlm, nsp, right, (output.nsp_logits.argmax(-1) == label).sum())

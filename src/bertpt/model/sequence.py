@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from bertpt.batch import Batch
 from bertpt.config.schema import Model as ModelConfig
 from bertpt.model.bert import Bert, initialize
+from bertpt.model.dropout import Dropout
 
 
 class BertForSequenceClassification(nn.Module):
@@ -26,12 +27,12 @@ class BertForSequenceClassification(nn.Module):
         super().__init__()
         self.config = config
         self.bert = Bert(config, vocab_size)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         if deep is None:
             self.classifier: nn.Module = nn.Linear(config.hidden_size, outputs)
         else:
             self.classifier = nn.Sequential(
-                nn.Linear(config.hidden_size, deep), nn.ReLU(), nn.Dropout(dropout), nn.Linear(deep, outputs)
+                nn.Linear(config.hidden_size, deep), nn.ReLU(), Dropout(dropout), nn.Linear(deep, outputs)
             )
         self.apply(lambda module: initialize(module, config.initializer_range))
 

@@ -118,7 +118,7 @@ class Sample:
 def heldout_samples(predictor: Predictor, store: TokenStore, *, count: int = 3, top: int = 3) -> list[Sample]:
     """``count`` held-out sentences of 10 to 24 tokens from documents spread over the split, always the same."""
     tokens, tokenizer = store.heldout, predictor.tokenizer
-    lengths = np.diff(tokens.sentences)
+    lengths, starts = np.asarray(tokens.lengths), tokens.sentence_offsets()
     fitting = np.flatnonzero((lengths >= 10) & (lengths <= 24))
     samples: list[Sample] = []
     for turn in range(4 * count):
@@ -127,7 +127,7 @@ def heldout_samples(predictor: Predictor, store: TokenStore, *, count: int = 3, 
         # One place in each equal part of the split, so that all sources get their turn.
         part = len(fitting) * (turn % count) // count
         sentence = fitting[part + int(below(bits(turn, part), max(1, len(fitting) // count))[0])]
-        ids = tokens.ids[tokens.sentences[sentence] : tokens.sentences[sentence + 1]].astype(np.int64)
+        ids = tokens.ids[starts[sentence] : starts[sentence + 1]].astype(np.int64)
         inner = store.continues_word[ids]
         whole = np.flatnonzero(~inner[1:-1] & ~inner[2:]) + 1  # words of one piece, not the first token
         whole = np.array([i for i in whole if tokenizer.token(int(ids[i])).isalpha()], np.int64)

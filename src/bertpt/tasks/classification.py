@@ -2,110 +2,194 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from bertpt.batch import Batch, LossTerm
 from bertpt.config import plain
-from bertpt.config.finetune import FinetuneConfig, Head
+from bertpt.config.finetune.classification import ClassificationConfig, ClassificationTrain, Head
 from bertpt.config.schema import Model
 from bertpt.data.wordpiece import WordPieceTokenizer
 from bertpt.errors import RequestError
 from bertpt.model.sequence import BertForSequenceClassification
-from bertpt.tasks.encode import Rows, encode_rows
-from bertpt.tasks.examples import Example, Examples, Splits
-from bertpt.tasks.metrics import class_scores, number_scores
-from bertpt.tasks.work import Parts
-from bertpt.train.evaluate import evaluating
-from bertpt.train.step import Terms, autocast
-
-EVALUATION_ROWS = 64  # in a batch
+from bertpt.tasks.encode import encode_rows
+from bertpt.tasks.labelled import Example, label_names, read_examples, unseen_labels
+from bertpt.tasks.metrics import class_scores, confusion, number_scores
+from bertpt.tasks.task import Encoded, Examples, Facts, Scored, Task, nothing, outputs
+from bertpt.train.step import Objective, Terms
 
 
-def shaped(model: Model, config: FinetuneConfig) -> Model:
-    """The encoder's shape with the dropout of the configuration.
+class Classification(Task):
+    """Classes, or one number, of a text or a pair.
 
-    Raises:
-        RequestError: it has too few positions, or no second segment for pairs.
+    Its facts: ``regression``, ``labels`` by number, ``pair``, ``head``, and ``baseline``: what is said without
+    reading the text, train's most frequent label or its mean.
     """
-    length, dropout = config.train.max_length, config.train.dropout
-    faults = []
-    if length > model.max_position_embeddings:
-        faults.append(
-            f"train.max_length: {length} is above the {model.max_position_embeddings} positions of {config.from_}"
-        )
-    if config.data.pair is not None and model.type_vocab_size < 2:
-        faults.append(f"data.pair: {config.from_} has one segment, so it takes no pairs")
-    if faults:
-        raise RequestError(faults)
-    changes = {} if dropout is None else {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
-    return model.model_copy(update={"init_from": None, **changes})
 
-
-def build_model(model: Model, vocab_size: int, outputs: int, head: Head) -> BertForSequenceClassification:
-    """A new model: ``model`` is as :func:`shaped` returns it."""
-    return BertForSequenceClassification(
-        model,
-        vocab_size,
-        outputs,
-        deep=(head.width or model.hidden_size) if head.kind == "deep" else None,
-        dropout=model.hidden_dropout_prob if head.dropout is None else head.dropout,
-    )
-
-
-def state_facts(config: FinetuneConfig, model: Model, vocab_size: int, names: Sequence[str]) -> dict[str, Any]:
-    """Plain data by which :func:`from_facts` makes the model again."""
-    return {
-        "task": config.task,
-        "regression": config.regression,
-        "labels": list(names),
-        "pair": config.data.pair is not None,
-        "max_length": config.train.max_length,
-        "head": plain(config.head),
-        "model": plain(model),
-        "vocab_size": vocab_size,
+    count_words: ClassVar[Mapping[str, str]] = {
+        "blank": "blank lines passed over",
+        "left_out": "rows left out by data.label_map",
+        "empty": "rows with an empty text",
     }
 
+    def read(self, path: str, config: ClassificationConfig) -> Examples:
+        """The rows of a table."""
+        return read_examples(path, config)
 
-def from_facts(facts: dict[str, Any]) -> BertForSequenceClassification:
-    """The model that :func:`state_facts` describes, with random weights."""
-    return build_model(
-        Model.model_validate(facts["model"]),
-        facts["vocab_size"],
-        max(1, len(facts["labels"])),
-        Head.model_validate(facts["head"]),
-    )
+    def facts(self, config: ClassificationConfig, train: Sequence[Example]) -> Facts:
+        """Labels and settings.
+
+        Raises:
+            RequestError: a single label, or the metric is none of these labels.
+        """
+        names = label_names(train, config)
+        if config.metric == "f1" and len(names) != 2:
+            raise RequestError(f"train.metric: f1 is of two labels, here are {len(names)}; set f1_macro")
+        if config.regression:
+            baseline: Any = float(scores_of(train).mean())
+        else:
+            counts = Counter(example.label for example in train)
+            baseline = max(names, key=lambda name: counts[name])
+        return {
+            "regression": config.regression,
+            "labels": names,
+            "pair": config.data.pair is not None,
+            "head": plain(config.head),
+            "baseline": baseline,
+        }
+
+    def unfit(self, examples: Sequence[Example], facts: Facts) -> list[str]:
+        """Labels that train lacks."""
+        return [] if facts["regression"] else unseen_labels(examples, facts["labels"])
+
+    def build(self, model: Model, facts: Facts) -> BertForSequenceClassification:
+        """Encoder, pooler and head."""
+        head = Head.model_validate(facts["head"])
+        return BertForSequenceClassification(
+            model,
+            facts["vocab_size"],
+            max(1, len(facts["labels"])),
+            deep=(head.width or model.hidden_size) if head.kind == "deep" else None,
+            dropout=model.hidden_dropout_prob if head.dropout is None else head.dropout,
+        )
+
+    def encode(
+        self, examples: Sequence[Example], tokenizer: WordPieceTokenizer, facts: Facts, *, known: bool
+    ) -> Encoded:
+        """A row for each example, cut where it is too long."""
+        rows, full = encode_rows(tokenizer, [example.texts for example in examples], facts["max_length"])
+        cut = int((full > rows.lengths).sum())
+        return Encoded(rows, full, cut, labels=label_tensor(examples, facts) if known else None)
+
+    def objective(self, config: ClassificationConfig, facts: Facts, train: Sequence[Example]) -> Objective:
+        """Cross entropy of the class, weighted as configured, or the squared error."""
+        if facts["regression"]:
+            return RowObjective(regression=True)
+        weights = class_weights(config.train, label_tensor(train, facts), facts["labels"])
+        return RowObjective(regression=False, weights=weights)
+
+    def count_terms(self, batch: Batch) -> dict[str, int]:
+        """Rows."""
+        return {"label": batch.rows}
+
+    def predict(
+        self,
+        model: nn.Module,
+        encoded: Encoded,
+        facts: Facts,
+        *,
+        precision: str = "fp32",
+        before_batch: Callable[[], None] = nothing,
+    ) -> NDArray[np.float32]:
+        """Logits [N, labels] or [N, 1]."""
+        found = np.empty((len(encoded.rows), max(1, len(facts["labels"]))), np.float32)
+        for indices, _, logits in outputs(model, encoded, precision=precision, before_batch=before_batch):
+            found[indices] = logits.float().cpu().numpy()
+        return found
+
+    def score(self, examples: Sequence[Example], predictions: Any, facts: Facts) -> Scored:
+        """Scores of the classes or numbers, and the mean loss (of classes unweighted, in nats)."""
+        labels, usual = label_tensor(examples, facts), facts["baseline"]
+        if facts["regression"]:
+            scores = number_scores(labels.numpy(), predictions[:, 0])
+            return Scored(scores | {"loss": scores["mse"]}, {"mse": float(((labels.double() - usual) ** 2).mean())}, {})
+        found, classes = predictions.argmax(-1), len(facts["labels"])
+        loss = float(F.cross_entropy(torch.from_numpy(predictions), labels))
+        return Scored(
+            class_scores(labels.numpy(), found, classes) | {"loss": loss},
+            {"accuracy": sum(example.label == usual for example in examples) / len(examples)},
+            {"confusion": confusion(labels.numpy(), found, classes)},
+        )
+
+    def describe(self, examples: Sequence[Example], predictions: Any, facts: Facts) -> Iterator[dict[str, Any]]:
+        """``text`` (and ``pair``) with ``label`` and ``probabilities`` by label, or with ``score``."""
+        shares = torch.from_numpy(predictions).double().softmax(-1).tolist()
+        for example, row, numbers in zip(examples, shares, predictions, strict=True):
+            texts: dict[str, Any] = dict(zip(("text", "pair"), example.texts, strict=False))
+            if facts["regression"]:
+                yield texts | {"score": round(float(numbers[0]), 6)}
+                continue
+            probabilities = {name: round(share, 6) for name, share in zip(facts["labels"], row, strict=True)}
+            yield texts | {"label": facts["labels"][int(np.argmax(row))], "probabilities": probabilities}
+
+    def truth(self, example: Example) -> str:
+        """The label."""
+        return example.label
+
+    def detail_lines(self, split: str, details: Mapping[str, Any], facts: Facts) -> Iterator[str]:
+        """The confusion matrix."""
+        if "confusion" in details:
+            yield from _matrix(split, facts["labels"], details["confusion"])
+
+    def key(self, example: Example) -> tuple[str, ...]:
+        """The texts, whatever their white space."""
+        return tuple(" ".join(text.split()) for text in example.texts)
+
+    def label_counts(self, examples: Sequence[Example], facts: Facts) -> dict[str, float]:
+        """Rows by label; in a regression smallest, mean and largest score."""
+        if facts.get("regression"):
+            values = scores_of(examples)
+            return {"smallest": values.min(), "mean": values.mean(), "largest": values.max()} if len(values) else {}
+        counts = Counter(example.label for example in examples)
+        names = facts.get("labels", [])
+        return {name: counts[name] for name in [*names, *sorted(counts.keys() - set(names))]}
 
 
-def label_tensor(examples: Sequence[Example], names: Sequence[str], *, regression: bool) -> Tensor:
+def scores_of(examples: Sequence[Example]) -> NDArray[np.float64]:
+    """The labels as numbers, float64 [N]."""
+    return np.array([float(example.label) for example in examples], np.float64)
+
+
+def label_tensor(examples: Sequence[Example], facts: Facts) -> Tensor:
     """Labels of the rows [N]: float32 scores in a regression, else int64 numbers of the names."""
-    if regression:
-        return torch.from_numpy(Examples(list(examples), []).scores())
-    number = {name: index for index, name in enumerate(names)}
+    if facts["regression"]:
+        return torch.from_numpy(scores_of(examples).astype(np.float32))
+    number = {name: index for index, name in enumerate(facts["labels"])}
     return torch.tensor([number[example.label] for example in examples], dtype=torch.long)
 
 
-def class_weights(config: FinetuneConfig, labels: Tensor, names: Sequence[str]) -> Tensor | None:
+def class_weights(train: ClassificationTrain, labels: Tensor, names: Sequence[str]) -> Tensor | None:
     """Weight of each label's loss, float32 [classes]; ``None``: all 1.
 
     Raises:
         RequestError: ``train.label_weights`` names no label.
     """
-    if config.train.class_weights == "balanced":
+    if train.class_weights == "balanced":
         counts = torch.bincount(labels, minlength=len(names)).clamp(min=1)
         return len(labels) / (len(names) * counts.float())
-    if unknown := [label for label in config.train.label_weights if label not in names]:
+    if unknown := [label for label in train.label_weights if label not in names]:
         raise RequestError(f"train.label_weights: no such label: {', '.join(unknown)}; there are {', '.join(names)}")
-    if not config.train.label_weights:
+    if not train.label_weights:
         return None
-    return torch.tensor([config.train.label_weights.get(name, 1.0) for name in names])
+    return torch.tensor([train.label_weights.get(name, 1.0) for name in names])
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,102 +209,18 @@ class RowObjective:
         if self.regression:
             loss = F.mse_loss(logits[:, 0], batch.row_labels, reduction="sum")
             return Terms({"label": LossTerm(loss, batch.rows)}, {})
-        loss = F.cross_entropy(logits, batch.row_labels, weight=self.weights, reduction="sum")
+        weights = None if self.weights is None else self.weights.to(logits.device, non_blocking=True)
+        loss = F.cross_entropy(logits, batch.row_labels, weight=weights, reduction="sum")
         right = (logits.argmax(-1) == batch.row_labels).sum()
         return Terms({"label": LossTerm(loss, batch.rows)}, {"label": right})
 
 
-def count_rows(batch: Batch) -> dict[str, int]:
-    """Counts of the loss term of :class:`RowObjective`."""
-    return {"label": batch.rows}
-
-
-def predict_rows(
-    model: BertForSequenceClassification,
-    rows: Rows,
-    *,
-    precision: str = "fp32",
-    before_batch: Callable[[], None] = lambda: None,
-) -> NDArray[np.float32]:
-    """Logits [N, outputs] in the order of the rows; rows of like length are computed together."""
-    order = np.argsort(rows.lengths, kind="stable")
-    device = next(model.parameters()).device
-    found = np.empty((len(rows), _outputs(model)), np.float32)
-    with evaluating(model):
-        for begin in range(0, len(order), EVALUATION_ROWS):
-            before_batch()
-            indices = order[begin : begin + EVALUATION_ROWS]
-            with autocast(device, precision):
-                logits = model(rows.batch(indices).to(device))
-            found[indices] = logits.float().cpu().numpy()
-    return found
-
-
-def _outputs(model: BertForSequenceClassification) -> int:
-    last = [module for module in model.classifier.modules() if isinstance(module, torch.nn.Linear)][-1]
-    return last.out_features
-
-
-def score_logits(logits: NDArray[np.float32], labels: Tensor, *, regression: bool) -> dict[str, float]:
-    """Scores of the predictions [N, outputs], and the mean loss (of classes unweighted, in nats)."""
-    if regression:
-        scores = number_scores(labels.numpy(), logits[:, 0])
-        return scores | {"loss": scores["mse"]}
-    loss = float(F.cross_entropy(torch.from_numpy(logits), labels))
-    return class_scores(labels.numpy(), logits.argmax(-1), logits.shape[1]) | {"loss": loss}
-
-
-def texts_of(examples: Sequence[Example]) -> list[tuple[str, ...]]:
-    """The texts alone."""
-    return [example.texts for example in examples]
-
-
-def make_parts(
-    config: FinetuneConfig,
-    splits: Splits,
-    model: BertForSequenceClassification,
-    tokenizer: WordPieceTokenizer,
-    *,
-    device: torch.device,
-    precision: str,
-    say: Callable[[str], None],
-) -> Parts:
-    """What the loop needs of this task.
-
-    Raises:
-        RequestError: label weights or metric do not fit the labels.
-    """
-    regression, length = config.regression, config.train.max_length
-    if config.metric == "f1" and len(splits.names) != 2:
-        raise RequestError(f"train.metric: f1 is of two labels, here are {len(splits.names)}; set f1_macro")
-    encoded = {
-        split: encode_rows(tokenizer, texts_of(examples), length)
-        for split, examples in (("train", splits.train), ("dev", splits.dev))
-    }
-    for split, rows in encoded.items():
-        say(_cut_line(split, rows, length))
-    train, dev = encoded["train"], encoded["dev"]
-    labels = label_tensor(splits.train, splits.names, regression=regression)
-    dev_labels = label_tensor(splits.dev, splits.names, regression=regression)
-    weights = class_weights(config, labels, splits.names)
-
-    def scores(before_batch: Callable[[], None]) -> dict[str, float]:
-        logits = predict_rows(model, dev, precision=precision, before_batch=before_batch)
-        return score_logits(logits, dev_labels, regression=regression)
-
-    return Parts(
-        model=model,
-        rows=len(train),
-        batch=lambda indices: train.batch(indices, labels[torch.from_numpy(indices)]),
-        objective=RowObjective(regression, None if weights is None else weights.to(device)),
-        count_terms=count_rows,
-        loss_weights={"label": 1.0},
-        scores=scores,
-        metric=config.metric,
-        facts=state_facts(config, model.config, tokenizer.vocab_size, splits.names),
-    )
-
-
-def _cut_line(split: str, rows: Rows, length: int) -> str:
-    cut = f"{rows.cut:,} of them cut to {length} tokens" if rows.cut else "none cut"
-    return f"{split}: {len(rows):,} rows, {int(rows.lengths.sum()):,} tokens, {cut}"
+def _matrix(split: str, names: Sequence[str], matrix: Sequence[Sequence[int]]) -> Iterator[str]:
+    if len(names) > 20:
+        yield f"  {split}: confusion matrix of {len(names)} labels in eval.json"
+        return
+    width = max(8, *(len(name) + 2 for name in names))
+    yield f"  {split}, true label by predicted one:"
+    yield f"  {'':<{width}}" + "".join(f"{name:>{width}}" for name in names)
+    for name, row in zip(names, matrix, strict=True):
+        yield f"  {name:<{width}}" + "".join(f"{count:>{width},}" for count in row)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,43 +23,58 @@ class Rows:
     Attributes:
         ids: int32 [T]; types: uint8 [T], 1 in a second text.
         offsets: int64 [N + 1].
-        full: int64 [N], tokens that each row would have uncut.
+        marks: int64 [K], positions in their rows of tokens that a task predicts; row after row, rising.
+        mark_offsets: int64 [N + 1].
     """
 
     ids: NDArray[np.int32]
     types: NDArray[np.uint8]
     offsets: NDArray[np.int64]
-    full: NDArray[np.int64]
+    marks: NDArray[np.int64] | None = None
+    mark_offsets: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
-        return len(self.full)
+        return len(self.offsets) - 1
 
     @property
     def lengths(self) -> NDArray[np.int64]:
         """Tokens of each row, int64 [N]."""
         return np.diff(self.offsets)
 
-    @property
-    def cut(self) -> int:
-        """How many rows lost tokens."""
-        return int((self.full > self.lengths).sum())
-
-    def batch(self, indices: NDArray[np.int64], labels: Tensor | None = None) -> Batch:
+    def batch(
+        self, indices: NDArray[np.int64], labels: Tensor | None = None, mark_labels: Tensor | None = None
+    ) -> Batch:
         """The batch of these rows, in this order.
 
         Args:
             indices: int64 [B].
-            labels: [B], the labels of these rows.
+            labels: [B, ...], the labels of these rows.
+            mark_labels: [K], of all marked tokens.
         """
-        lengths = self.lengths[indices]
-        first = np.cumsum(lengths) - lengths
-        at = np.repeat(self.offsets[indices] - first, lengths) + np.arange(int(lengths.sum()))
+        at, lengths, first = _gather(self.offsets, indices)
+        marked: dict[str, Any] = {}
+        if self.marks is not None and self.mark_offsets is not None:
+            of, counts, _ = _gather(self.mark_offsets, indices)
+            marked["token_positions"] = torch.from_numpy(self.marks[of] + np.repeat(first, counts))
+            marked["token_counts"] = torch.from_numpy(counts)
+            marked["token_labels"] = None if mark_labels is None else mark_labels[torch.from_numpy(of)]
         return Batch.from_lengths(
             torch.from_numpy(self.ids[at].astype(np.int64)),
             torch.from_numpy(self.types[at].astype(np.int64)),
             torch.from_numpy(lengths),
             row_labels=labels,
+            **marked,
         )
+
+
+def _gather(
+    offsets: NDArray[np.int64], indices: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Places of the items of these rows, how many each has, and where each begins among them."""
+    lengths = offsets[indices + 1] - offsets[indices]
+    first = np.cumsum(lengths) - lengths
+    at = np.repeat(offsets[indices] - first, lengths) + np.arange(int(lengths.sum()))
+    return at, lengths, first
 
 
 def shares(first: int, second: int, room: int) -> tuple[int, int]:
@@ -74,10 +90,15 @@ def shares(first: int, second: int, room: int) -> tuple[int, int]:
     return kept if first <= second else kept[::-1]
 
 
-def encode_rows(tokenizer: WordPieceTokenizer, texts: Sequence[tuple[str, ...]], max_length: int) -> Rows:
+def encode_rows(
+    tokenizer: WordPieceTokenizer, texts: Sequence[tuple[str, ...]], max_length: int
+) -> tuple[Rows, NDArray[np.int64]]:
     """Encode rows of one or two texts each, cut to ``max_length`` tokens.
 
     Text never becomes a special token, whatever it reads.
+
+    Returns:
+        The rows, and the tokens that each would have uncut, int64 [N].
     """
     width = len(texts[0]) if texts else 1
     pieces = [tokenizer.encode_sentences([row[column] for row in texts]) for column in range(width)]
@@ -98,12 +119,8 @@ def encode_rows(tokenizer: WordPieceTokenizer, texts: Sequence[tuple[str, ...]],
             types += [number] * (count + 1)
         offsets.append(len(ids))
         full.append(sum(map(len, row)) + specials)
-    return Rows(
-        np.array(ids, np.int32),
-        np.array(types, np.uint8),
-        np.array(offsets, np.int64),
-        np.array(full, np.int64),
-    )
+    rows = Rows(np.array(ids, np.int32), np.array(types, np.uint8), np.array(offsets, np.int64))
+    return rows, np.array(full, np.int64)
 
 
 def epoch_order(seed: int, epoch: int, rows: int) -> NDArray[np.int64]:

@@ -6,25 +6,28 @@ import contextlib
 import math
 import statistics
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
-from bertpt.config.finetune import FinetuneConfig, Limits
+from bertpt.config import FinetuneConfig, plain
+from bertpt.config.finetune.common import Limits
+from bertpt.data.wordpiece import WordPieceTokenizer
 from bertpt.errors import BertptError
 from bertpt.files import sha256_file, write_json
 from bertpt.locks import only_one
 from bertpt.progress import say as say_line
-from bertpt.tasks.classification import build_model, make_parts, shaped
 from bertpt.tasks.evaluation import TaskEvaluation, evaluate_task_run
-from bertpt.tasks.examples import Examples, Splits, read_splits
+from bertpt.tasks.examples import Splits, read_splits
+from bertpt.tasks.kinds import TASKS, build
 from bertpt.tasks.rundir import create_or_resume
-from bertpt.tasks.start import Start, take_encoder
-from bertpt.tasks.work import FineTuning
+from bertpt.tasks.start import Start, shaped, take_encoder
+from bertpt.tasks.task import Facts, Task
+from bertpt.tasks.work import FineTuning, Parts
 from bertpt.train.checkpoint import checkpoints
 from bertpt.train.loop import Loop
 from bertpt.train.pretrain import choose_device, choose_precision
@@ -56,28 +59,30 @@ def finetune(
     """
     device = choose_device(config.train.device)
     precision = choose_precision(config.train.precision, device)
-    network, splits = shaped(start.model, config), read_splits(config)
+    task = TASKS[config.task]
+    network, splits = shaped(start.model, config), read_splits(task, config)
     for split, counts in splits.counts.items():
         if counts:
-            say(f"{split}: " + ", ".join(f"{count:,} {_COUNTS[name]}" for name, count in counts.items()))
+            say(f"{split}: " + ", ".join(f"{count:,} {task.count_words[name]}" for name, count in counts.items()))
+    common = {"task": config.task, "model": plain(network), "vocab_size": len(start.tokens)}
+    facts = common | {"max_length": config.train.max_length} | splits.facts
     torch.manual_seed(config.train.seed)
-    model = build_model(network, len(start.tokens), max(1, len(splits.names)), config.head)
+    model = build(facts)
     news = take_encoder(model, start)
     model.to(device)
-    tokenizer = start.open_tokenizer()
-    parts = make_parts(config, splits, model, tokenizer, device=device, precision=precision, say=say)
+    parts = _parts(task, config, splits, facts, model, start.open_tokenizer(), precision=precision, say=say)
     directory = Path(config.runs_dir) / config.name
     with contextlib.ExitStack() as held:
         held.enter_context(only_one(directory))
         is_new = overwrite or not directory.exists()
-        run = create_or_resume(config, start, _inputs(config, start), _facts(config, splits), overwrite=overwrite)
+        run = create_or_resume(config, start, _inputs(config, start), facts, overwrite=overwrite)
         if is_new:  # else it is held: opening the lock's file once more would drop it
             held.enter_context(only_one(directory))
         if not checkpoints(run.directory):
             for line in news:
                 say(line)
         work = FineTuning(run.directory, parts, config.train, device)
-        loop = Loop(run.directory, work, work.loop_settings(), precision=precision, say=say)
+        loop = Loop(run.directory, work, work.loop_settings(), precision=precision, say=say, rate_key="train.lr")
         if loop.finished:
             say(f"{run.directory}: finished ({work.total} updates); nothing to train")
         loop.train(config.task, progress=progress)
@@ -89,11 +94,38 @@ def finetune(
         return evaluate_task_run(run.directory, say=say)
 
 
-_COUNTS = {
-    "blank": "blank lines passed over",
-    "left_out": "rows left out by data.label_map",
-    "empty": "rows with an empty text",
-}
+def _parts(
+    task: Task,
+    config: FinetuneConfig,
+    splits: Splits,
+    facts: Facts,
+    model: nn.Module,
+    tokenizer: WordPieceTokenizer,
+    *,
+    precision: str,
+    say: Say,
+) -> Parts:
+    examples = splits.examples
+    train, dev = (task.encode(examples[split], tokenizer, facts, known=True) for split in ("train", "dev"))
+    for split, encoded in (("train", train), ("dev", dev)):
+        tokens = f"{len(encoded.rows.ids):,} tokens, {task.fit(encoded, facts)}"
+        say(f"{split}: {len(examples[split]):,} {task.unit}, {tokens}")
+
+    def scores(before_batch: Callable[[], None]) -> dict[str, float]:
+        predictions = task.predict(model, dev, facts, precision=precision, before_batch=before_batch)
+        return task.score(examples["dev"], predictions, facts).scores
+
+    return Parts(
+        model=model,
+        rows=len(train.rows),
+        batch=train.batch,
+        objective=task.objective(config, facts, examples["train"]),
+        count_terms=task.count_terms,
+        loss_weights={"label": 1.0},
+        scores=scores,
+        metric=config.metric,
+        facts=facts,
+    )
 
 
 def _inputs(config: FinetuneConfig, start: Start) -> dict[str, str]:
@@ -102,14 +134,6 @@ def _inputs(config: FinetuneConfig, start: Start) -> dict[str, str]:
         "train": sha256_file(Path(config.data.train)),
         "dev": sha256_file(Path(config.data.dev)),
     }
-
-
-def _facts(config: FinetuneConfig, splits: Splits) -> dict[str, Any]:
-    """Labels, and what is said without reading the text: train's most frequent label, or its mean."""
-    if config.regression:
-        return {"labels": [], "baseline": float(Examples(splits.train, []).scores().mean())}
-    counts = Counter(example.label for example in splits.train)
-    return {"labels": splits.names, "baseline": max(splits.names, key=lambda name: counts[name])}
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,10 +195,11 @@ def finetune_seeds(
 
 def dry_run(config: FinetuneConfig, start: Start, *, say: Say = say_line, progress: bool = True) -> TaskEvaluation:
     """Prove a configuration in seconds: all files are read, one update of eight rows, in a folder that is removed."""
+    one = {"epochs": 1, "batch_size": 8, "accumulation": 1, "warmup_ratio": 0.0}
     with tempfile.TemporaryDirectory(prefix="bertpt-dry-run-") as folder:
         changes = {
             "runs_dir": folder,
             "data": config.data.model_copy(update={"limit": Limits(train=8, dev=32)}),
-            "train": config.train.model_copy(update={"epochs": 1, "batch_size": 8, "warmup_ratio": 0.0}),
+            "train": config.train.model_copy(update=one),
         }
         return finetune(config.model_copy(update=changes), start, say=say, progress=progress)

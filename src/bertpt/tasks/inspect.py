@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-from bertpt.config.finetune import FinetuneConfig
+from bertpt.config import FinetuneConfig
 from bertpt.data.wordpiece import WordPieceTokenizer
-from bertpt.tasks.classification import texts_of
-from bertpt.tasks.encode import encode_rows
-from bertpt.tasks.examples import SHOWN, Example, label_names, read_examples, unseen_labels
+from bertpt.tasks.examples import SHOWN, places
+from bertpt.tasks.kinds import TASKS
+from bertpt.tasks.task import Facts, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +20,11 @@ class SplitReport:
     """What is in one file.
 
     Attributes:
-        path: of the file; rows: that could be read.
+        path: of the file; rows: examples that could be read.
         labels: rows by label; in a regression smallest, mean and largest score.
         counts: blank lines, rows left out, rows with an empty text.
-        lengths: tokens of a row, specials included: median, 95th percentile, largest.
-        cut: rows above ``train.max_length``.
+        lengths: tokens of an example, specials included: median, 95th percentile, largest.
+        cut: those above ``train.max_length``.
         repeats: rows whose texts stood in the file before; contradictions: those of another label.
         in_train: rows whose texts stand in train too, and the first of them.
         faults: one line for each malformed row or unknown label.
@@ -49,6 +48,7 @@ class TaskReport:
     """What ``bertpt inspect task`` found."""
 
     name: str
+    task: str
     max_length: int
     splits: dict[str, SplitReport]
 
@@ -72,58 +72,45 @@ def inspect_task(config: FinetuneConfig, tokenizer: WordPieceTokenizer) -> TaskR
     Raises:
         RequestError: a file cannot be read at all, or lacks a column.
     """
-    data = config.data
-    places = {"train": data.train, "dev": data.dev} | ({} if data.test is None else {"test": data.test})
+    task = TASKS[config.task]
     reports: dict[str, SplitReport] = {}
-    names: list[str] = []
+    facts: Facts = {}
     seen: dict[tuple[str, ...], str] = {}
-    for split, path in places.items():
-        found = read_examples(path, config)
+    for split, path in places(config).items():
+        found = task.read(path, config)
         faults = list(found.faults)
         if split == "train":
-            names = label_names(found.rows, config) if found.rows else []
-            seen = {_key(row): row.place for row in reversed(found.rows)}
-        elif not config.regression:
-            faults += unseen_labels(found.rows, names)
-        shared = [row for row in found.rows if split != "train" and _key(row) in seen]
-        rows = encode_rows(tokenizer, texts_of(found.rows), config.train.max_length)
-        repeats, contradictions = _repeats(found.rows)
+            facts = {"max_length": config.train.max_length} | (task.facts(config, found.rows) if found.rows else {})
+            seen = {task.key(row): row.place for row in reversed(found.rows)}
+        elif found.rows:
+            faults += task.unfit(found.rows, facts)
+        shared = [row for row in found.rows if split != "train" and task.key(row) in seen]
+        encoded = task.encode(found.rows, tokenizer, facts, known=False)
+        repeats, contradictions = _repeats(task, found.rows)
         reports[split] = SplitReport(
             path=path,
             rows=len(found.rows),
-            labels=_labels(found.rows, names, config),
+            labels=task.label_counts(found.rows, facts),
             counts={name: count for name, count in found.counts.items() if count},
-            lengths=_lengths(rows.full),
-            cut=rows.cut,
+            lengths=_lengths(encoded.full),
+            cut=encoded.cut,
             repeats=repeats,
             contradictions=contradictions,
             in_train=len(shared),
-            in_train_first=[f"{row.place} = {seen[_key(row)]}" for row in shared[:3]],
+            in_train_first=[f"{row.place} = {seen[task.key(row)]}" for row in shared[:3]],
             faults=faults,
         )
-    return TaskReport(config.name, config.train.max_length, reports)
+    return TaskReport(config.name, config.task, config.train.max_length, reports)
 
 
-def _key(row: Example) -> tuple[str, ...]:
-    return tuple(" ".join(text.split()) for text in row.texts)
-
-
-def _repeats(rows: Sequence[Example]) -> tuple[int, int]:
-    first: dict[tuple[str, ...], str] = {}
+def _repeats(task: Task, rows: Sequence[Any]) -> tuple[int, int]:
+    first: dict[tuple[str, ...], Any] = {}
     repeats = contradictions = 0
     for row in rows:
-        label = first.setdefault(_key(row), row.label)
+        truth = task.truth(row)
         repeats += 1
-        contradictions += label != row.label
+        contradictions += truth != first.setdefault(task.key(row), truth)
     return repeats - len(first), contradictions
-
-
-def _labels(rows: Sequence[Example], names: Sequence[str], config: FinetuneConfig) -> dict[str, float]:
-    if config.regression:
-        values = [float(row.label) for row in rows]
-        return {"smallest": min(values), "mean": sum(values) / len(values), "largest": max(values)} if values else {}
-    counts = Counter(row.label for row in rows)
-    return {name: counts[name] for name in [*names, *sorted(counts.keys() - set(names))]}
 
 
 def _lengths(full: Any) -> dict[str, int]:
@@ -134,14 +121,15 @@ def _lengths(full: Any) -> dict[str, int]:
 
 def _lines(report: TaskReport) -> Iterator[str]:
     for split, found in report.splits.items():
-        yield f"{split}: {found.path}: {found.rows:,} rows"
+        task = TASKS[report.task]
+        yield f"{split}: {found.path}: {found.rows:,} {task.unit}"
         yield "  labels: " + ", ".join(f"{name} {count:,g}" for name, count in found.labels.items())
         lengths = ", ".join(f"{name} {count:,}" for name, count in found.lengths.items())
-        yield f"  tokens of a row: {lengths}; {found.cut:,} above train.max_length {report.max_length}"
+        yield f"  tokens of one: {lengths}; {found.cut:,} above train.max_length {report.max_length}"
         for name, count in found.counts.items():
-            yield f"  {name.replace('_', ' ')}: {count:,}"
+            yield f"  {count:,} {task.count_words[name]}"
         if found.repeats:
-            yield f"  repeated: {found.repeats:,} rows, {found.contradictions:,} of them with another label"
+            yield f"  repeated: {found.repeats:,} {task.unit}, {found.contradictions:,} of them with another label"
         if found.in_train:
             yield f"  also in train: {found.in_train:,} ({found.in_train / found.rows:.1%}), so scores flatter:"
             yield from (f"    {line}" for line in found.in_train_first)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bertpt.config import FinetuneConfig, as_yaml, plain, validate_finetune
-from bertpt.config.finetune import free_keys
+from bertpt.config.finetune import FREE_KEYS
 from bertpt.config.yaml import parse_yaml
 from bertpt.data import wordpiece
 from bertpt.errors import RequestError
@@ -85,11 +85,11 @@ def create_or_resume(
             raise RequestError(f"{directory}: exists and is no fine-tuned run; set another name (--set name=NAME)")
         run = open_task_run(directory)
         there, now = plain(run.config) | {"inputs": run.inputs}, plain(config) | {"inputs": inputs}
-        refuse_other(directory, there, now, free_keys())
+        refuse_other(directory, there, now, FREE_KEYS)
         return TaskRun(directory, config, inputs, facts)
     if directory.exists() and not is_task_run(directory):
         raise RequestError(f"{directory}: is no fine-tuned run, so --overwrite leaves it; set another name")
-    with staged_directory(directory) as aside:
+    with staged_directory(directory, replace=overwrite) as aside:
         (aside / CONFIG).write_text(as_yaml(config), encoding="utf-8")
         positions = start.model.max_position_embeddings
         wordpiece.save(aside / "tokenizer", start.tokens, start.normalising, max_length=positions)

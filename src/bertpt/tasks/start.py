@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from bertpt.config import plain
+from bertpt.config import FinetuneConfig, plain
 from bertpt.config.schema import Model
 from bertpt.data.wordpiece import Normalising, WordPieceTokenizer, build
 from bertpt.errors import RequestError
@@ -69,3 +69,23 @@ def take_encoder(model: nn.Module, start: Start) -> list[str]:
     head = sorted({name.split(".")[0] for name in own} - {"bert"})
     pooler = ["pooler (these weights were trained without sentence pairs)"] if new else []
     return [f"new, at random: {', '.join([*pooler, *head])}; from {start.place}: all else"]
+
+
+def shaped(model: Model, config: FinetuneConfig) -> Model:
+    """The encoder's shape with the dropout of the configuration.
+
+    Raises:
+        RequestError: it has too few positions, or no second segment for pairs.
+    """
+    length, dropout = config.train.max_length, config.train.dropout
+    faults = []
+    if length > model.max_position_embeddings:
+        faults.append(
+            f"train.max_length: {length} is above the {model.max_position_embeddings} positions of {config.from_}"
+        )
+    if config.segments > model.type_vocab_size:
+        faults.append(f"{config.from_} has one segment, so it takes no pairs")
+    if faults:
+        raise RequestError(faults)
+    changes = {} if dropout is None else {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
+    return model.model_copy(update={"init_from": None, **changes})

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bertpt.config.finetune import Column, TaskData
+from bertpt.config.finetune.classification import TableData
+from bertpt.config.finetune.common import Column
 from bertpt.data.lines import is_blank, read_lines
 from bertpt.errors import RequestError
 
@@ -56,7 +57,7 @@ class Table:
     blank: int = 0
 
 
-def format_of(path: Path, data: TaskData) -> str:
+def format_of(path: Path, data: TableData) -> str:
     """The stated format, or by the file's ending.
 
     Raises:
@@ -72,7 +73,7 @@ def format_of(path: Path, data: TaskData) -> str:
     return found
 
 
-def read_table(path: Path, data: TaskData, columns: Sequence[Column]) -> Table:
+def read_table(path: Path, data: TableData, columns: Sequence[Column]) -> Table:
     """The named columns of each row of a file.
 
     Args:

@@ -14,13 +14,12 @@ from numpy.typing import NDArray
 from torch import nn
 
 from bertpt.batch import Batch
-from bertpt.config.finetune import TaskTrain
+from bertpt.config.finetune.common import TaskTrain
 from bertpt.config.schema import Optimizer, Phase, Schedule, Train
 from bertpt.tasks.encode import epoch_order
-from bertpt.train.checkpoint import save_weights
+from bertpt.train.rundir import BEST
+from bertpt.train.saving import save_weights
 from bertpt.train.step import CountTerms, Objective, Terms
-
-BEST = "best"  # folder of a run that holds the weights of its best epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +96,15 @@ class FineTuning:
         return self.parts.count_terms(batch)
 
     def updates(self, done: int) -> Iterator[list[Batch]]:
-        """The batch of each update after the first ``done``."""
+        """The batches of each update after the first ``done``."""
         size, order, of = self.settings.batch_size, None, -1
         for step in range(done, self.total):
             epoch, place = divmod(step, self.per_epoch)
             if order is None or of != epoch:
                 order, of = epoch_order(self.settings.seed, epoch, self.parts.rows), epoch
-            yield [self.parts.batch(order[place * size : (place + 1) * size]).to(self.device)]
+            rows = order[place * size : (place + 1) * size]
+            parts = np.array_split(rows, min(self.settings.accumulation, len(rows)))
+            yield [self.parts.batch(part).to(self.device) for part in parts]
 
     def is_boundary(self, step: int) -> bool:
         """Whether an epoch ends with update ``step``."""

@@ -1,4 +1,4 @@
-"""Checkpoints: written aside and renamed, every file hashed, verified before they are used.
+"""Checkpoints: found, verified before they are used, loaded. ``saving`` writes them.
 
 ``checkpoints/step-00001000/`` holds ``model.safetensors``, ``optimizer.safetensors``, ``random.safetensors``,
 ``state.json`` and ``manifest.json``. Nothing is pickled.
@@ -6,9 +6,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 from collections.abc import Callable, Set
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,21 +14,12 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from bertpt.errors import BertptError, RequestError
-from bertpt.files import (
-    MANIFEST,
-    fingerprint,
-    read_json,
-    read_manifest,
-    sha256_file,
-    staged_directory,
-    write_json,
-    write_manifest,
-)
+from bertpt.files import MANIFEST, read_json, read_manifest, sha256_file
 
 _NAME = re.compile(r"^step-(\d{8,})$")
 _FILES = frozenset({"model.safetensors", "optimizer.safetensors", "random.safetensors", "state.json"})
@@ -52,59 +41,20 @@ class Checkpoint:
             raise BertptError(f"{self.directory}/{name}.safetensors: cannot be read: {error}") from error
 
 
+def checkpoint_path(run: Path, step: int) -> Path:
+    """Where the checkpoint of an update lies."""
+    return run / "checkpoints" / f"step-{step:08d}"
+
+
 def checkpoints(run: Path) -> list[tuple[int, Path]]:
     """Step and directory of each checkpoint of a run, by number, oldest first."""
     names = ((_NAME.match(path.name), path) for path in (run / "checkpoints").glob("step-*"))
     return sorted((int(match[1]), path) for match, path in names if match)
 
 
-def save_checkpoint(
-    run: Path, step: int, model: nn.Module, optimizer: Optimizer, state: dict[str, Any], *, keep: int
-) -> Path:
-    """Write the checkpoint of ``step`` and, once it is complete, remove all but the ``keep`` newest up to it.
-
-    Those above ``step`` were damaged and passed over, for the run stands at ``step``: they do not count.
-
-    Args:
-        state: plain data: the position of the run and what a loader must know (model, vocabulary size).
-    """
-    final = run / "checkpoints" / f"step-{step:08d}"
-    with staged_directory(final) as aside:
-        weights = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
-        _write(weights, aside / "model.safetensors", metadata={"format": "pt"})
-        _write(_optimizer_tensors(model, optimizer), aside / "optimizer.safetensors")
-        _write(_random_state(), aside / "random.safetensors")
-        write_json(aside / "state.json", state)
-        write_manifest(aside, stage="checkpoint", key=fingerprint(step), inputs={}, settings={}, counts={"step": step})
-    before = [path for number, path in checkpoints(run) if number < step]
-    halves = final.parent.glob(".step-*.tmp")  # of a process that was killed while saving
-    for path in [*before[: max(0, len(before) - (keep - 1))], *halves]:
-        shutil.rmtree(path, ignore_errors=True)
-    return final
-
-
-def save_weights(directory: Path, step: int, model: nn.Module, state: dict[str, Any]) -> None:
-    """Write the weights of ``step`` alone, in place of those that are there: to use, not to go on with."""
-    with staged_directory(directory) as aside:
-        weights = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
-        save_file(weights, aside / "model.safetensors", metadata={"format": "pt"})
-        write_json(aside / "state.json", state)
-        write_manifest(aside, stage="weights", key=fingerprint(step), inputs={}, settings={}, counts={"step": step})
-
-
 def open_weights(directory: Path) -> Checkpoint:
-    """Verify what :func:`save_weights` wrote; see :func:`open_checkpoint`."""
+    """Verify what ``saving.save_weights`` wrote; see :func:`open_checkpoint`."""
     return open_checkpoint(directory, frozenset({"model.safetensors", "state.json"}))
-
-
-def _write(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
-    try:
-        save_file(tensors, path, metadata=metadata)
-    except SafetensorError as error:  # a full disk is told by its number alone
-        number = re.search(r"os error (\d+)", str(error))
-        if number is None:
-            raise
-        raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
 
 
 def open_checkpoint(directory: Path, files: Set[str] = _FILES) -> Checkpoint:
@@ -192,18 +142,3 @@ def _check_moments(path: Path, found: dict[str, Tensor], parameters: dict[str, n
             faults.append(f"{name} {list(tensor.shape)}")
     if faults:
         raise RequestError(f"{path}: does not fit the model: {'; '.join(faults[:5])}")
-
-
-def _optimizer_tensors(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
-    return {
-        f"{name}/{key}": value.detach().contiguous()
-        for name, parameter in model.named_parameters()
-        for key, value in optimizer.state.get(parameter, {}).items()
-    }
-
-
-def _random_state() -> dict[str, Tensor]:
-    state = {"cpu": torch.get_rng_state()}
-    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        state["cuda"] = torch.cuda.get_rng_state()
-    return state

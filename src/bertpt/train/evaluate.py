@@ -77,10 +77,10 @@ def predict_heldout(
             batch = host.to(device)
             with autocast(device, precision):
                 output = model(batch)
+                logits = output.mlm_logits.float()
             assert host.masked_positions is not None
             assert host.masked_labels is not None
             assert batch.masked_labels is not None
-            logits = output.mlm_logits.float()
             mlm_nll.append(nn.functional.cross_entropy(logits, batch.masked_labels, reduction="none").double().cpu())
             mlm_right.append((logits.argmax(-1) == batch.masked_labels).cpu())
             row = torch.bucketize(host.masked_positions, host.first, right=True) - 1

@@ -102,6 +102,12 @@ def with_shape(config: Config, initial: InitialWeights) -> Config:
         raise RequestError([f"with the shape of {initial.place}: {fault}" for fault in error.faults]) from error
 
 
+def with_keys(there: ModelConfig, given: ModelConfig) -> ModelConfig:
+    """The shape of a run, with the keys that a configuration sets itself: what differs is refused later, by name."""
+    keys = {key: value for key, value in plain(given).items() if key in given.model_fields_set and value is not None}
+    return there.model_copy(update=keys)
+
+
 def start_from(model: BertForPreTraining, initial: InitialWeights, tokenizer: WordPieceTokenizer) -> list[str]:
     """Copy the weights into ``model``; what they lack keeps its random initial values.
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from torch.utils.tensorboard import SummaryWriter
 
-from bertpt.errors import RequestError
+from bertpt.errors import BertptError, RequestError
 from bertpt.files import named_write_faults, write_file
 
 
@@ -40,7 +41,7 @@ class MetricsLog:
         entry |= {
             name: value if value == value and abs(value) != float("inf") else None for name, value in values.items()
         }
-        with named_write_faults(self.path):
+        with self._faults():
             self._file.write(json.dumps(entry) + "\n")
             self._file.flush()
             for name, value in values.items():
@@ -48,9 +49,20 @@ class MetricsLog:
 
     def close(self) -> None:
         """Flush and close both."""
-        with named_write_faults(self.path):
+        with self._faults():
             self._file.close()
             self._board.close()
+
+    @contextlib.contextmanager
+    def _faults(self) -> Iterator[None]:
+        """TensorBoard's own thread opens its file again and again, and hands on what it meets there."""
+        try:
+            with named_write_faults(self.path):
+                yield
+        except FileNotFoundError as error:
+            raise BertptError(
+                f"{self.path.parent}: the run's directory is gone: nothing can be saved; bring it back to go on with it"
+            ) from error
 
     def __enter__(self) -> MetricsLog:
         return self
@@ -58,7 +70,8 @@ class MetricsLog:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        with contextlib.suppress(BertptError) if error is not None else contextlib.nullcontext():
+            self.close()  # what came before it is the one to tell
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

@@ -2,68 +2,30 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
 
 import torch
-from torch import nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from bertpt.batch import Batch
 from bertpt.config.schema import Train
 from bertpt.errors import BertptError, Stopped
 from bertpt.progress import Progress
-from bertpt.train.checkpoint import Checkpoint, newest_checkpoint, restore, save_checkpoint
+from bertpt.signals import StopFlag
+from bertpt.train.blame import blame
+from bertpt.train.checkpoint import Checkpoint, checkpoint_path, newest_checkpoint, restore
 from bertpt.train.logs import MetricsLog
 from bertpt.train.optim import build_optimizer
-from bertpt.train.schedule import learning_rate
-from bertpt.train.signals import StopFlag
-from bertpt.train.step import Terms, Totals, train_step
-
-
-class Work(Protocol):
-    """What a loop trains: a model, its batches, its objective, its scores."""
-
-    @property
-    def model(self) -> nn.Module:
-        """The model, on its device."""
-
-    @property
-    def total(self) -> int:
-        """Updates of the whole run."""
-
-    @property
-    def loss_weights(self) -> Mapping[str, float]:
-        """Weight of each loss term."""
-
-    def objective(self, model: Any, batch: Batch) -> Terms:
-        """Loss terms and right predictions of a micro-batch."""
-
-    def count_terms(self, batch: Batch) -> Mapping[str, int]:
-        """Counts of the loss terms of a batch, known before the forward pass."""
-
-    def updates(self, done: int) -> Iterator[Sequence[Batch]]:
-        """The micro-batches of each update after the first ``done``, on the device."""
-
-    def is_boundary(self, step: int) -> bool:
-        """Whether the data change in kind after update ``step``: logged means do not reach over it."""
-
-    def evaluate(self, step: int, before_batch: Callable[[], None]) -> dict[str, float]:
-        """Held-out scores after update ``step``; what ``before_batch`` raises ends the evaluation."""
-
-    def state(self, step: int) -> dict[str, Any]:
-        """Plain data for the checkpoint of ``step``: the position in the data, and what a reader of it must know."""
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take back what ``state`` gave."""
-
-    def shown(self, values: Mapping[str, float]) -> dict[str, str]:
-        """The logged values that stand beside the progress."""
+from bertpt.train.saving import Keep, Snapshot, Writer, check_room, write_checkpoint
+from bertpt.train.skips import Jumps, Rates, Skips
+from bertpt.train.step import Totals, train_step
+from bertpt.train.work import Work
 
 
 class _PutOff(Exception):
@@ -72,8 +34,12 @@ class _PutOff(Exception):
 
 @dataclass
 class _Position:
+    """Where the run stands: updates, and what was summed for the log since it was last written."""
+
     step: int = 0
     evaluation_due: bool = False  # put off by a signal
+    totals: Totals = field(default_factory=Totals.empty)
+    seconds: float = 0.0  # that the updates in ``totals`` took
 
 
 @contextmanager
@@ -98,23 +64,41 @@ class Loop:
         settings: how; its phases are the work's own matter.
         precision: ``fp32`` or ``bf16``.
         say: gets lines for people.
+        rate_key: what the user calls the learning rate.
+        writer: writes the checkpoints, and what the work gives it.
     """
 
     def __init__(
-        self, directory: Path, work: Work, settings: Train, *, precision: str, say: Callable[[str], None]
+        self,
+        directory: Path,
+        work: Work,
+        settings: Train,
+        *,
+        precision: str,
+        say: Callable[[str], None],
+        rate_key: str = "train.optimizer.lr",
+        writer: Writer | None = None,
     ) -> None:
         self.directory, self.work, self.settings, self.precision = directory, work, settings, precision
+        self.say, self.rate_key, self.writer = say, rate_key, writer or Writer()
+        self.device = next(work.model.parameters()).device
         self.optimizer: Optimizer = build_optimizer(work.model, settings.optimizer)
-        self.position = _Position()
+        self.rates = Rates(work.total, settings.schedule, settings.optimizer.lr, self.device)
+        self.position, self.skips = _Position(), Skips.of(self.device)
+        self.jumps = Jumps()
         if (checkpoint := newest_checkpoint(directory, say)) is not None:
-            self._resume(checkpoint, say)
+            self._resume(checkpoint)
 
-    def _resume(self, checkpoint: Checkpoint, say: Callable[[str], None]) -> None:
+    def _resume(self, checkpoint: Checkpoint) -> None:
         restore(checkpoint, self.work.model, self.optimizer)
         self.work.load_state(checkpoint.state)
-        self.position = _Position(checkpoint.step, checkpoint.state.get("evaluation_due", False))
+        loop = checkpoint.state["loop"]
+        self.position = _Position(
+            checkpoint.step, loop["evaluation_due"], Totals.from_state(loop["totals"], self.device), loop["seconds"]
+        )
+        self.skips = Skips.of(self.device, loop["skipped"], loop["skipped_in_a_row"])
         if not self.finished:
-            say(f"going on from {checkpoint.directory} (update {checkpoint.step} of {self.work.total})")
+            self.say(f"going on from {checkpoint.directory} (update {checkpoint.step} of {self.work.total})")
 
     @property
     def finished(self) -> bool:
@@ -126,7 +110,8 @@ class Loop:
 
         Raises:
             Stopped: a signal came; the position was saved.
-            BertptError: loss or gradient are no longer finite; the last checkpoint is as it was.
+            BertptError: too many updates in a row gave no finite numbers, or a checkpoint could not be written; those
+                before it are as they were.
         """
         if self.finished:
             return
@@ -135,43 +120,65 @@ class Loop:
             MetricsLog(self.directory, self.position.step) as log,
             StopFlag() as stop,
             Progress(what, total=self.work.total, unit="updates", start=self.position.step, shown=progress) as bar,
+            self._written(),
         ):
             if self.position.evaluation_due:
                 self._evaluate(log, stop)
                 self._save_and_leave(stop.requested)
             self._train(log, stop, bar)
 
+    @contextmanager
+    def _written(self) -> Iterator[None]:
+        """At the end what is being written is waited for; after a fault as well, unless it is a second Ctrl-C."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
+            try:
+                self.writer.wait()
+            except BertptError as error:
+                self.say(str(error))
+            raise
+        self.writer.wait()
+
     def _train(self, log: MetricsLog, stop: StopFlag, bar: Progress) -> None:
-        work, settings = self.work, self.settings
-        totals, clock = Totals.empty(), time.perf_counter()
-        for batches in work.updates(self.position.step):
-            rate = learning_rate(self.position.step, work.total, settings.schedule, settings.optimizer.lr)
-            train_step(
+        work, settings, position = self.work, self.settings, self.position
+        clock = time.perf_counter() - position.seconds
+        for batches in work.updates(position.step):
+            rate = self.rates(position.step, self.skips)
+            skipped = train_step(
                 work.model,
                 self.optimizer,
                 batches,
                 work.objective,
                 work.count_terms,
-                totals,
+                position.totals,
                 weights=work.loss_weights,
                 lr=rate,
                 clip=settings.clip,
                 precision=self.precision,
             )
-            self.position.step += 1
-            step, last = self.position.step, self.position.step == work.total
-            if step % settings.log_every == 0 or last or work.is_boundary(step):
-                self._log(log, bar, totals, rate, time.perf_counter() - clock)
-                totals, clock = Totals.empty(), time.perf_counter()
+            self.skips.note(skipped)
+            position.step += 1
+            position.seconds = time.perf_counter() - clock
+            step, last = position.step, position.step == work.total
+            if logged := step % settings.log_every == 0 or last or work.is_boundary(step):
+                self._log(log, bar, rate)
+                position.totals, position.seconds = Totals.empty(), 0.0
+                clock = time.perf_counter()
             else:
                 bar.add()
             paused = time.perf_counter()
-            self.position.evaluation_due = last or (settings.eval_every > 0 and step % settings.eval_every == 0)
-            save = last or step % settings.save_every == 0
+            self.writer.check()
+            position.evaluation_due = last or (settings.eval_every > 0 and step % settings.eval_every == 0)
+            save = (
+                last or step % settings.save_every == 0 or (settings.keep_every > 0 and step % settings.keep_every == 0)
+            )
             signal = stop.requested  # read once: what comes later is for the next update
-            if save or signal or self.position.evaluation_due:
-                self._check_finite(totals)
-            if self.position.evaluation_due:
+            if logged or save or signal or position.evaluation_due or self.device.type == "cpu":
+                self._check_skips(batches)
+            if position.evaluation_due:
                 self._evaluate(log, stop)
                 signal = signal or stop.requested
             if save or signal:
@@ -190,36 +197,51 @@ class Loop:
             self.position.evaluation_due = False
 
     def _save_and_leave(self, signal: str | None) -> None:
-        """Save, and leave for a signal unless all is done."""
-        step = self.position.step
-        state = self.work.state(step) | {"evaluation_due": self.position.evaluation_due}
-        path = save_checkpoint(self.directory, step, self.work.model, self.optimizer, state, keep=self.settings.keep)
+        """Save, and leave for a signal unless all is done. Training waits for the copy alone."""
+        position, settings = self.position, self.settings
+        check_room(self.directory, self.work.model, self.optimizer)
+        loop = {
+            "evaluation_due": position.evaluation_due,
+            "totals": position.totals.state(),
+            "seconds": position.seconds,
+        }
+        state = self.work.state(position.step) | {"loop": loop | self.skips.state()}
+        snapshot = Snapshot.of(position.step, self.work.model, self.optimizer, state)
+        keep = Keep(settings.keep, settings.keep_every)
+        self.writer.submit(partial(write_checkpoint, self.directory, snapshot, keep))
         if signal and not self.finished:
-            raise Stopped(f"stopped by {signal} after update {step}; saved {path}; the same command goes on")
+            self.writer.wait()
+            path = checkpoint_path(self.directory, position.step)
+            raise Stopped(f"stopped by {signal} after update {position.step}; saved {path}; the same command goes on")
 
-    def _log(self, log: MetricsLog, bar: Progress, totals: Totals, rate: float, seconds: float) -> None:
+    def _log(self, log: MetricsLog, bar: Progress, rate: float | Tensor) -> None:
+        totals, seconds = self.position.totals, self.position.seconds
         assert totals.gradient_norm is not None
-        values = totals.means() | {
-            "lr": rate,
+        skipped = int(self.skips.total)
+        means = totals.means()
+        values = means | {
+            "lr": float(rate),
             "gradient_norm": float(totals.gradient_norm),
             "tokens_per_second": totals.tokens / seconds,
             "rows_per_second": totals.rows / seconds,
             "padding_share": 1 - totals.tokens / totals.grid,
+            "skipped": skipped,
         }
         log.write("train", self.position.step, values)
-        self._check_finite(totals)
-        bar.add(1, **self.work.shown(values))
+        bar.add(1, **self.work.shown(values), **({"skipped": f"{skipped:,}"} if skipped else {}))
+        loss = sum(
+            weight * means[f"{name}_loss"] for name, weight in self.work.loss_weights.items() if name in totals.losses
+        )
+        if (line := self.jumps.note(loss)) is not None:
+            bar.note(f"update {self.position.step}: {line}; if it stays, lower {self.rate_key}", self.say)
 
-    def _check_finite(self, totals: Totals) -> None:
-        """Weights that are no longer numbers are never saved. Waits for the device.
-
-        The last gradient and the losses tell: one that was not finite before it shows in every loss after it.
-        """
-        values = totals.means()
-        if totals.gradient_norm is not None:
-            values["gradient_norm"] = float(totals.gradient_norm)
-        if not all(math.isfinite(value) for value in values.values()):
-            raise BertptError(
-                f"update {self.position.step}: loss or gradient are not finite ({values}); lower train.optimizer.lr or"
-                " lengthen the warm-up; the last checkpoint is as it was"
-            )
+    def _check_skips(self, batches: Sequence[Batch]) -> None:
+        """Stop when nothing but skipped updates has come for long. Waits for the device."""
+        in_a_row, step = int(self.skips.in_a_row), self.position.step
+        if in_a_row < min(self.settings.max_skips, self.work.total):
+            return
+        raise BertptError(
+            f"update {step}: loss or gradient were not finite {in_a_row} times in a row"
+            f" ({blame(self.work, batches, self.precision)}); none of these updates was made, the last checkpoint is as"
+            f" it was; lower {self.rate_key} or lengthen the warm-up"
+        )

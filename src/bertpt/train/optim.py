@@ -1,4 +1,4 @@
-"""AdamW with decay where it belongs, with or without bias correction."""
+"""The optimizers, with decay where it belongs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from bertpt.config.schema import Optimizer as OptimizerConfig
+from bertpt.model.bert import SelfAttention
+from bertpt.train.lamb import Lamb
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
@@ -28,9 +30,23 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
 def build_optimizer(model: nn.Module, config: OptimizerConfig) -> Optimizer:
     """The configured optimizer over all parameters of ``model``."""
     groups = parameter_groups(model, config.weight_decay)
+    if config.kind == "lamb":
+        groups = _stacked_apart(model, groups)
+        return Lamb(groups, lr=config.lr, betas=config.betas, eps=config.eps, bias_correction=config.bias_correction)
     if config.bias_correction:
         return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)
     return UncorrectedAdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps)
+
+
+def _stacked_apart(model: nn.Module, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The groups with the fused query, key and value weights in one of their own, marked as three matrices."""
+    fused = {id(module.qkv.weight) for module in model.modules() if isinstance(module, SelfAttention)}
+    decayed, plain = groups
+    return [
+        decayed | {"params": [p for p in decayed["params"] if id(p) not in fused]},
+        decayed | {"params": [p for p in decayed["params"] if id(p) in fused], "stacked": 3},
+        plain,
+    ]
 
 
 class UncorrectedAdamW(Optimizer):
@@ -62,7 +78,8 @@ class UncorrectedAdamW(Optimizer):
             torch._foreach_lerp_(first, gradients, 1 - beta1)
             torch._foreach_mul_(second, beta2)
             torch._foreach_addcmul_(second, gradients, gradients, 1 - beta2)
+            lr = float(group["lr"])
             denominator = torch._foreach_sqrt(second)
             torch._foreach_add_(denominator, group["eps"])
-            torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
-            torch._foreach_addcdiv_(parameters, first, denominator, -group["lr"])
+            torch._foreach_mul_(parameters, 1 - lr * group["weight_decay"])
+            torch._foreach_addcdiv_(parameters, first, denominator, -lr)

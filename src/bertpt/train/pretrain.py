@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -13,33 +16,30 @@ from bertpt.batch import Batch
 from bertpt.config import Config, plain
 from bertpt.data.baselines import unigram_entropy, unigram_probabilities
 from bertpt.data.loader import BatchStream
-from bertpt.data.locate import finished_store, tokenizer_dir
+from bertpt.data.locate import finished_store, tokenizer_dir, trained_store
 from bertpt.data.mixture import mixture_of
 from bertpt.data.paircheck import check_pairs
 from bertpt.data.store import TokenStore
 from bertpt.data.wordpiece import load_tokenizer
-from bertpt.errors import RequestError
+from bertpt.errors import BertptError, RequestError
 from bertpt.files import check_hashes
 from bertpt.model.pretraining import BertForPreTraining, pretraining_losses
 from bertpt.progress import say as say_stderr
 from bertpt.train.checkpoint import checkpoints
 from bertpt.train.evaluate import EVALUATION_SEED, heldout_scores, predict_heldout
-from bertpt.train.initial import InitialWeights, checked_start, start_from
+from bertpt.train.initial import InitialWeights, checked_start, start_from, with_keys
 from bertpt.train.loop import Loop
-from bertpt.train.rundir import Run, opened_alone
+from bertpt.train.rundir import BEST, Run, opened_alone, weights_are_gone
+from bertpt.train.saving import Writer, copied, write_weights
 from bertpt.train.step import Terms
 
 
 def pretraining_objective(model: BertForPreTraining, batch: Batch) -> Terms:
     """MLM and (with pairs) NSP loss terms and right predictions."""
-    output = model(batch)
-    losses = pretraining_losses(output, batch)
-    terms = {"mlm": losses.mlm}
-    correct = {"mlm": (output.mlm_logits.argmax(-1) == batch.masked_labels).sum()}
-    if losses.nsp is not None and output.nsp_logits is not None:
-        terms["nsp"] = losses.nsp
-        correct["nsp"] = (output.nsp_logits.argmax(-1) == batch.next_sentence_label).sum()
-    return Terms(terms, correct)
+    losses = pretraining_losses(model(batch), batch)
+    if losses.nsp is None or losses.nsp_right is None:
+        return Terms({"mlm": losses.mlm}, {"mlm": losses.mlm_right})
+    return Terms({"mlm": losses.mlm, "nsp": losses.nsp}, {"mlm": losses.mlm_right, "nsp": losses.nsp_right})
 
 
 def pretraining_counts(batch: Batch) -> dict[str, int]:
@@ -71,6 +71,10 @@ def _processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def _now(job: Callable[[], object]) -> None:
+    job()
+
+
 class PreTraining:
     """The work of a pre-training run, for the loop: phases of rows of growing length, MLM and NSP.
 
@@ -79,9 +83,17 @@ class PreTraining:
         store: the tokens.
         device: where the model and the batches go.
         precision: of the evaluation, ``fp32`` or ``bf16``.
+        later: does what takes time, in its order, while training goes on (``Writer.submit``); default: at once.
     """
 
-    def __init__(self, run: Run, store: TokenStore, device: torch.device, precision: str) -> None:
+    def __init__(
+        self,
+        run: Run,
+        store: TokenStore,
+        device: torch.device,
+        precision: str,
+        later: Callable[[Callable[[], object]], None] = _now,
+    ) -> None:
         config = run.config
         self.run, self.config, self.store, self.device, self.precision = run, config, store, device, precision
         torch.manual_seed(config.train.seed)
@@ -90,6 +102,8 @@ class PreTraining:
         self.mixture = mixture_of(config.corpus, store.source_labels)
         self.loss_weights = {"mlm": 1.0, "nsp": config.train.nsp_weight}
         self._streams = [self._stream(index, [0]) for index in range(len(config.train.phases))]
+        self._later = later
+        self.best: dict[str, float] | None = None
 
     objective = staticmethod(pretraining_objective)
     count_terms = staticmethod(pretraining_counts)
@@ -140,7 +154,11 @@ class PreTraining:
         return step == begin + self.config.train.phases[index].steps
 
     def evaluate(self, step: int, before_batch: Callable[[], None] = lambda: None) -> dict[str, float]:
-        """Scores on the held-out rows at the length of the phase that update ``step`` belongs to."""
+        """Scores on the held-out rows at the length of the phase that update ``step`` belongs to.
+
+        The weights are kept in ``best/`` when their masked-word loss is the lowest of their phase's length so far: at
+        another length it cannot be compared. One that is no number is never the best.
+        """
         length = self.config.train.phases[self._phase(step)[0]].length
         predictions = predict_heldout(
             self.model,
@@ -149,7 +167,13 @@ class PreTraining:
             precision=self.precision,
             before_batch=before_batch,
         )
-        return heldout_scores(predictions)
+        scores = heldout_scores(predictions)
+        best, loss = self.best, scores["mlm_loss"]
+        if math.isfinite(loss) and (best is None or best["length"] != length or loss < best["mlm_loss"]):
+            self.best = {"step": step, "length": length, "mlm_loss": loss}
+            weights = copied(self.model.state_dict())
+            self._later(partial(write_weights, self.run.directory / BEST, step, weights, self.state(step)))
+        return scores
 
     def state(self, step: int) -> dict[str, Any]:
         """Rows before each epoch of each phase so far, and the facts by which the weights can be read."""
@@ -158,6 +182,7 @@ class PreTraining:
         self._streams[index].plans.locate((step - begin) * self.config.train.phases[index].batch_size)
         return {
             "starts": [list(stream.plans.starts) for stream in self._streams],
+            "best": self.best,
             "model": plain(self.config.model),
             "vocab_size": self.store.vocab_size,
             "nsp": self.config.pairs.rule != "none",
@@ -165,6 +190,7 @@ class PreTraining:
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Take back what ``state`` gave."""
+        self.best = state["best"]
         self._streams = [self._stream(index, list(starts)) for index, starts in enumerate(state["starts"])]
 
     def shown(self, values: Mapping[str, float]) -> dict[str, str]:
@@ -214,13 +240,18 @@ def pretrain(
             holds another configuration.
         Stopped: interrupted after saving.
     """
-    store = TokenStore.open(finished_store(config))
+    there = weights_are_gone(config) if initial is None and not overwrite else None
+    place = finished_store(config) if there is None else trained_store(config, there.facts["store"])
+    store = TokenStore.open(place)
     check_hashes(store.directory, store.manifest)
     check_pairs(store.manifest, config.pairs.rule)
     choose_device(config.train.device)  # refuses before anything is written
-    tokenizer = tokenizer_dir(config)
-    facts = {"store": store.manifest["fingerprint"]}
-    if initial is not None or config.model.init_from is not None:
+    tokenizer = tokenizer_dir(config) if there is None else there.tokenizer
+    facts = {"store": store.manifest["fingerprint"], "tokenizer": store.manifest["inputs"].get("tokenizer")}
+    if there is not None:
+        config = config.model_copy(update={"model": with_keys(there.config.model, config.model)})
+        facts["initial"] = there.facts["initial"]
+    elif initial is not None or config.model.init_from is not None:
         config = checked_start(config, initial, load_tokenizer(tokenizer))
         facts |= {} if initial is None else {"initial": initial.fingerprint()}
     with opened_alone(config, facts, tokenizer, overwrite=overwrite) as run:
@@ -233,11 +264,12 @@ def _train(
 ) -> None:
     device = choose_device(run.config.train.device)
     precision = choose_precision(run.config.train.precision, device)
-    work = PreTraining(run, store, device, precision)
+    writer = Writer()
+    work = PreTraining(run, store, device, precision, writer.submit)
     if initial is not None and not checkpoints(run.directory):
         for line in start_from(work.model, initial, load_tokenizer(run.tokenizer)):
             say(line)
-    loop = Loop(run.directory, work, run.config.train, precision=precision, say=say)
+    loop = Loop(run.directory, work, run.config.train, precision=precision, say=say, writer=writer)
     if loop.finished:
         say(f"{run.directory}: finished ({work.total} updates); nothing to do")
         return
@@ -247,4 +279,19 @@ def _train(
         f"{run.directory}: {sum(p.numel() for p in work.model.parameters()):,} parameters on {device},"
         f" {len(store.train.ids):,} tokens; a model without context ends near the unigram entropy {entropy:.2f} nats"
     )
-    loop.train("pretrain", progress=progress)
+    with _named_worker_faults():
+        loop.train("pretrain", progress=progress)
+
+
+@contextlib.contextmanager
+def _named_worker_faults() -> Iterator[None]:
+    """Torch raises a plain RuntimeError, wherever training stands, when a loader process is gone."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "DataLoader worker" not in str(error):
+            raise
+        raise BertptError(
+            "a loader process has died (killed, perhaps for want of memory); the same command goes on from the last"
+            " checkpoint, with fewer of them after --set train.workers=0"
+        ) from error

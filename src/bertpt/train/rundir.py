@@ -12,8 +12,10 @@ from typing import Any
 from bertpt.config import Config, as_yaml, plain, validate
 from bertpt.config.yaml import parse_yaml
 from bertpt.errors import RequestError
-from bertpt.files import read_json, staged_directory, write_json
+from bertpt.files import check_hashes, read_json, read_manifest, staged_directory, write_json
 from bertpt.locks import only_one
+
+BEST = "best"  # folder of a run that holds the weights with the best held-out score
 
 # Changing these changes neither the result nor the data: a resumed run takes the new values. Weights and words may lie
 # elsewhere now, for what they hold is compared by fingerprint.
@@ -29,6 +31,8 @@ _FREE = {
     "train.eval_every",
     "train.save_every",
     "train.keep",
+    "train.keep_every",
+    "train.max_skips",
     "evaluate.max_rows",
     "evaluate.batch_size",
 }
@@ -68,7 +72,18 @@ def open_run(directory: Path) -> Run:
         raise RequestError(f"{path}: damaged: {error}") from error
     if not isinstance(data, dict):
         raise RequestError(f"{path}: damaged: it holds no keys")
+    _check_tokenizer(directory / "tokenizer")
     return Run(directory, validate(data), read_json(directory / "run.json"))
+
+
+def _check_tokenizer(tokenizer: Path) -> None:
+    """The run's copy of its tokenizer has the manifest of the stage that made it."""
+    try:
+        if (manifest := read_manifest(tokenizer)) is not None:
+            check_hashes(tokenizer, manifest)
+    except RequestError as error:
+        fault = str(error).partition("; remove")[0]
+        raise RequestError(f"{fault}; copy it from the tokenizer-* folder of the corpus") from error
 
 
 def newest_run(runs_dir: Path) -> Path:
@@ -81,6 +96,17 @@ def newest_run(runs_dir: Path) -> Path:
     if not found:
         raise RequestError(f"{runs_dir}: holds no run; `bertpt pretrain` or `bertpt run` makes one")
     return max(found, key=lambda run: max(p.stat().st_mtime for p in [run / "run.json", *run.glob("metrics.jsonl")]))
+
+
+def weights_are_gone(config: Config) -> Run | None:
+    """The run of a configuration, when it has a checkpoint and what ``model.init_from`` names is not there any more.
+
+    Such a run needs it no longer: its shape, its tokenizer and the weights are its own.
+    """
+    place, directory = config.model.init_from, run_path(config)
+    if place is None or Path(place).exists() or not any((directory / "checkpoints").glob("step-*")):
+        return None
+    return open_run(directory)
 
 
 def create_or_resume(config: Config, facts: dict[str, Any], tokenizer: Path, *, overwrite: bool) -> Run:
@@ -97,7 +123,7 @@ def create_or_resume(config: Config, facts: dict[str, Any], tokenizer: Path, *, 
         run = open_run(directory)
         _refuse_other(run, config, facts)
         return Run(directory, config, facts)
-    with staged_directory(directory) as aside:
+    with staged_directory(directory, replace=overwrite) as aside:
         (aside / "config.yaml").write_text(as_yaml(config), encoding="utf-8")
         shutil.copytree(tokenizer, aside / "tokenizer")
         write_json(aside / "run.json", facts)
@@ -139,6 +165,7 @@ def refuse_another(config: Config) -> None:
 
 
 def _refuse_other(run: Run, config: Config, facts: dict[str, Any]) -> None:
+    facts = {name: value for name, value in facts.items() if name in run.facts or name != "tokenizer"}  # older runs
     refuse_other(run.directory, plain(run.config) | {"inputs": run.facts}, plain(config) | {"inputs": facts}, _FREE)
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from bertpt.batch import Batch, LossTerm
+from bertpt.train.skips import not_finite
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +38,14 @@ CountTerms = Callable[[Batch], Mapping[str, int]]
 
 @dataclass(slots=True)
 class Totals:
-    """Sums over updates, kept on the device until they are logged, so that no step waits for it."""
+    """Sums over updates, kept on the device until they are logged, so that no step waits for it.
+
+    Losses, right predictions and their counts are of updates that were made; rows and tokens of all.
+    """
 
     losses: dict[str, Tensor]
     correct: dict[str, Tensor]
-    counts: dict[str, int]
+    counts: dict[str, float | Tensor]
     rows: int = 0
     tokens: int = 0
     grid: int = 0
@@ -62,10 +68,46 @@ class Totals:
         self.tokens += batch.tokens
         self.grid += batch.attention_mask.numel()
 
+    def add_update(self, update: Totals, skipped: Tensor) -> None:
+        """Add the sums of one update; of a ``skipped`` one (bool []) its size alone."""
+        made = (~skipped).double()
+        for name, total in update.losses.items():
+            self.losses[name] = self.losses.get(name, 0.0) + torch.where(skipped, 0.0, total)
+            self.counts[name] = self.counts.get(name, 0) + made * update.counts[name]
+        for name, correct in update.correct.items():
+            self.correct[name] = self.correct.get(name, 0) + torch.where(skipped, 0, correct)
+        self.rows += update.rows
+        self.tokens += update.tokens
+        self.grid += update.grid
+        self.gradient_norm = update.gradient_norm
+
+    def state(self) -> dict[str, Any]:
+        """Plain numbers for a checkpoint, so that a mean goes on over a stop. Waits for the device."""
+        return {
+            "losses": {name: float(value) for name, value in self.losses.items()},
+            "correct": {name: float(value) for name, value in self.correct.items()},
+            "counts": {name: float(value) for name, value in self.counts.items()},
+            "rows": self.rows,
+            "tokens": self.tokens,
+            "grid": self.grid,
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any], device: torch.device) -> Totals:
+        """The inverse of :meth:`state`."""
+
+        def sums(key: str) -> dict[str, Any]:
+            made = {name: torch.tensor(value, dtype=torch.float64) for name, value in state[key].items()}
+            return {name: tensor.to(device) for name, tensor in made.items()}
+
+        size = {key: state[key] for key in ("rows", "tokens", "grid")}
+        return cls(sums("losses"), sums("correct"), sums("counts"), **size)
+
     def means(self) -> dict[str, float]:
-        """Mean loss (``<name>_loss``, nats) and accuracy (``<name>_accuracy``) of each objective."""
-        values = {f"{name}_loss": float(total) / self.counts[name] for name, total in self.losses.items()}
-        values |= {f"{name}_accuracy": float(total) / self.counts[name] for name, total in self.correct.items()}
+        """Mean loss (``<name>_loss``, nats) and accuracy (``<name>_accuracy``) of each objective; NaN of nothing."""
+        counts = {name: float(count) or math.nan for name, count in self.counts.items()}
+        values = {f"{name}_loss": float(total) / counts[name] for name, total in self.losses.items()}
+        values |= {f"{name}_accuracy": float(total) / counts[name] for name, total in self.correct.items()}
         return values
 
 
@@ -85,10 +127,10 @@ def train_step(
     totals: Totals,
     *,
     weights: Mapping[str, float],
-    lr: float,
+    lr: float | Tensor,
     clip: float,
     precision: str,
-) -> None:
+) -> Tensor:
     """One update from the micro-batches of a global batch.
 
     Each loss is a sum over all micro-batches divided once by its global count, so that the result does
@@ -98,7 +140,12 @@ def train_step(
         weights: weight of each loss term.
         totals: receives the sums for logging.
         lr: learning rate of this update; clip: largest global gradient norm.
+
+    Returns:
+        bool []: whether the update was left out, for a loss or the gradient were not finite. Weights and the
+        optimizer's state are then untouched. It is on the device, and nothing here waits for it.
     """
+    update = Totals.empty()
     counts: dict[str, int] = {}
     for batch in batches:
         for name, count in count_terms(batch).items():
@@ -109,10 +156,17 @@ def train_step(
             terms = objective(model, batch)
         parts = [weights[name] / max(counts[name], 1) * term.sum for name, term in terms.losses.items()]
         torch.stack(parts).sum().backward()  # type: ignore[no-untyped-call]
-        totals.add(terms, batch)
+        update.add(terms, batch)
 
-    totals.gradient_norm = nn.utils.clip_grad_norm_(model.parameters(), clip)
+    update.gradient_norm = nn.utils.clip_grad_norm_(model.parameters(), clip)
+    skipped = not_finite([update.gradient_norm, *update.losses.values()])
+    totals.add_update(update, skipped)
     for group in optimizer.param_groups:
         group["lr"] = lr
-    optimizer.step()
+    if getattr(optimizer, "_step_supports_amp_scaling", False):  # the fused ones: told on the device
+        optimizer.found_inf = skipped.float()  # type: ignore[attr-defined]
+        optimizer.step()
+    elif not bool(skipped):  # this waits for a GPU
+        optimizer.step()
     optimizer.zero_grad(set_to_none=True)
+    return skipped

@@ -164,14 +164,11 @@ def spread(tokens: Tokens, most: int) -> Tokens:
         picked.append(own[np.linspace(0, len(own) - 1, count).astype(np.int64)])
     chosen = np.sort(np.concatenate(picked))
     first, last = np.asarray(tokens.documents)[chosen], np.asarray(tokens.documents)[chosen + 1]
-    sentences = np.asarray(tokens.sentences)
-    ids = np.concatenate([tokens.ids[sentences[a] : sentences[b]] for a, b in zip(first, last, strict=True)])
-    lengths = np.concatenate([np.diff(sentences[a : b + 1]) for a, b in zip(first, last, strict=True)])
-    zero = np.zeros(1, np.int64)
-    return Tokens(
-        ids,
-        np.concatenate([zero, np.cumsum(lengths)]),
-        np.concatenate([zero, np.cumsum(last - first)]),
+    starts, ends = np.asarray(tokens.document_starts)[chosen], np.asarray(tokens.document_starts)[chosen + 1]
+    return Tokens.build(
+        np.concatenate([tokens.ids[a:b] for a, b in zip(starts, ends, strict=True)]),
+        np.concatenate([tokens.lengths[a:b] for a, b in zip(first, last, strict=True)]),
+        last - first,
         sources[chosen],
     )
 

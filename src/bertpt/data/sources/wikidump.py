@@ -21,12 +21,13 @@ from bertpt.data.streams import decompressed
 from bertpt.errors import RequestError
 from bertpt.files import fingerprint, sha256_file
 
+MAX_PAGE_LETTERS = 2**26
 _KEPT = frozenset({"title", "ns", "model", "text", "namespace"})
 _DROPPED_KEYS = frozenset({"-2", "6", "14"})  # media, files, categories: their links show no text
 
 
 class _DoctypeError(Exception):
-    """Entities could expand without bound, or read other files."""
+    """Entities could expand without bound, or read other files. Or a page is larger than any is."""
 
 
 @dataclass(slots=True)
@@ -48,6 +49,7 @@ class _Pages:
     pieces: list[str] | None = None
     key: str = "0"
     root: str | None = None
+    letters: int = 0
 
     def start(self, name: str, attributes: dict[str, str]) -> None:
         self.root = self.root or name
@@ -56,7 +58,7 @@ class _Pages:
         elif name == "redirect" and self.page:
             self.page.redirect = True
         elif name in _KEPT:
-            self.pieces = []
+            self.pieces, self.letters = [], 0
             self.key = attributes.get("key", "0")
 
     def end(self, name: str) -> None:
@@ -74,6 +76,9 @@ class _Pages:
     def characters(self, content: str) -> None:
         if self.pieces is not None:
             self.pieces.append(content)
+            self.letters += len(content)
+            if self.letters > MAX_PAGE_LETTERS:
+                raise _DoctypeError(f"has a page of more than {MAX_PAGE_LETTERS:,} letters; MediaWiki allows 2 MiB")
 
     def doctype(self, *_: object) -> None:
         raise _DoctypeError("declares a document type; MediaWiki dumps have none, and entities are not expanded")

@@ -1,0 +1,317 @@
+"""``bertpt plan``: what a run will cost, before it begins."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from bertpt.batch import Batch
+from bertpt.config import Config
+from bertpt.config.schema import Phase
+from bertpt.data.loader import BatchStream
+from bertpt.data.locate import store_dir
+from bertpt.data.store import TokenStore
+from bertpt.errors import RequestError
+from bertpt.model.pretraining import BertForPreTraining
+from bertpt.progress import say as say_line
+from bertpt.train.cost import DEVICES, find_device, parameters_by_part, training_flops
+from bertpt.train.optim import build_optimizer
+from bertpt.train.pretrain import choose_device, choose_precision, pretraining_counts, pretraining_objective
+from bertpt.train.step import Objective, Totals, autocast, train_step
+
+FILL = 0.93  # of a row, where no corpus is prepared: measured on the rows of the demo corpus at length 128
+# A calibration's micro-batch has no more rows: speed hardly changes above it, patience and memory do.
+CPU_ROWS, GPU_ROWS = 32, 256
+TURNS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class PhasePlan:
+    """Cost of one phase.
+
+    Attributes:
+        length: of rows; steps: updates; batch_size: rows of an update; micro_batch: rows computed at a time.
+        tokens: of an update, without padding.
+        flops: of an update.
+        activation_bytes: kept for the backward pass of a micro-batch; ``None`` where nothing was computed.
+        fitting_rows: rows of a micro-batch that the device's memory holds; ``None`` where not known.
+        seconds: of an update.
+    """
+
+    length: int
+    steps: int
+    batch_size: int
+    micro_batch: int
+    tokens: float
+    flops: float
+    activation_bytes: int | None
+    fitting_rows: int | None
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """What a configuration will cost.
+
+    Attributes:
+        name: of the configuration.
+        device: where; basis: how the speed is known.
+        parameters: by part.
+        memory: bytes by part, without activations.
+        disk: bytes by part, at most.
+        phases: in their order.
+        hours: of training, without evaluations.
+    """
+
+    name: str
+    device: str
+    basis: str
+    parameters: dict[str, int]
+    memory: dict[str, int]
+    disk: dict[str, int]
+    phases: list[PhasePlan]
+    hours: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self)
+
+    def table(self) -> str:
+        """As lines of text."""
+        return "\n".join(_lines(self))
+
+
+def plan_run(
+    config: Config, *, gpu: str | None = None, mfu: float = 0.4, say: Callable[[str], None] = say_line
+) -> RunPlan:
+    """Parameters, operations, memory, disk, speed and hours of a configuration.
+
+    Args:
+        config: the configuration; rows are those of its prepared corpus when there is one.
+        gpu: a device of the table, in place of a calibration of a few updates on this machine.
+        mfu: share of the device's speed that is assumed with ``gpu``.
+        say: gets lines for people.
+
+    Raises:
+        RequestError: no such device in the table.
+    """
+    if gpu is not None and find_device(gpu) is None:
+        raise RequestError(f"--gpu: {gpu}: not in the table: {', '.join(DEVICES)}; without --gpu this machine is tried")
+    if config.model.init_from is not None:
+        raise RequestError("model.init_from: its shape is not read here; write the shape under model instead")
+    store = _store(config)
+    vocab_size = config.tokenizer.vocab_size if store is None else store.vocab_size
+    torch.manual_seed(config.train.seed)
+    with torch.device("cpu" if gpu is None else "meta"):  # without numbers: shapes are enough
+        model = BertForPreTraining(config.model, vocab_size, nsp=config.pairs.rule != "none")
+    count = sum(parameter.numel() for parameter in model.parameters())
+    memory = {"weights": 4 * count, "gradients": 4 * count, "optimizer": 8 * count}
+    phases = []
+    if gpu is not None:
+        device, peak, _ = cast(tuple[str, float, int], find_device(gpu))
+        basis = f"{mfu:.0%} of {peak / 1e12:,.0f} TFLOP/s, assumed"
+        for phase in config.train.phases:
+            batch = _rows(config, phase, store, vocab_size, phase.batch_size // phase.accumulate)
+            flops = _flops(config, batch, vocab_size) * phase.batch_size / batch.rows
+            phases.append(_phase(phase, batch, flops, flops / (mfu * peak)))
+    else:
+        place = choose_device(config.train.device)
+        is_gpu = place.type == "cuda"
+        device = torch.cuda.get_device_name(place) if is_gpu else f"CPU, {torch.get_num_threads()} threads"
+        basis = f"{TURNS} updates of each phase on this machine" + ("" if store else ", on random rows")
+        say(f"{config.name}: measuring {basis}")
+        model.to(place)
+        for phase in config.train.phases:
+            batch = _rows(config, phase, store, vocab_size, GPU_ROWS if is_gpu else CPU_ROWS)
+            scale = phase.batch_size / batch.rows
+            found = _measure(config, model, batch)
+            seconds = scale * found.micro_seconds + found.update_seconds
+            free = _memory(place) - sum(memory.values())
+            phases.append(_phase(phase, batch, scale * _flops(config, batch, vocab_size), seconds, found, free))
+    return RunPlan(
+        name=config.name,
+        device=device,
+        basis=basis,
+        parameters=parameters_by_part(model),
+        memory=memory,
+        disk=_disk(config, count, store),
+        phases=phases,
+        hours=sum(phase.steps * phase.seconds for phase in phases) / 3600,
+    )
+
+
+class _Measured(NamedTuple):
+    """Seconds of a micro-batch and of what an update adds to it, and bytes that a row keeps for the backward pass."""
+
+    micro_seconds: float
+    update_seconds: float
+    row_bytes: float
+
+
+def _phase(
+    phase: Phase, batch: Batch, flops: float, seconds: float, found: _Measured | None = None, free: int = 0
+) -> PhasePlan:
+    micro = phase.batch_size // phase.accumulate
+    return PhasePlan(
+        length=phase.length,
+        steps=phase.steps,
+        batch_size=phase.batch_size,
+        micro_batch=micro,
+        tokens=batch.tokens * phase.batch_size / batch.rows,
+        flops=flops,
+        activation_bytes=None if found is None else round(found.row_bytes * micro),
+        fitting_rows=None if found is None else max(0, int(free / found.row_bytes)),
+        seconds=seconds,
+    )
+
+
+def _flops(config: Config, batch: Batch, vocab_size: int) -> float:
+    return training_flops(
+        config.model,
+        vocab_size,
+        rows=batch.rows,
+        tokens=batch.tokens,
+        predictions=batch.predictions,
+        pairs=config.pairs.rule != "none",
+    )
+
+
+def _store(config: Config) -> TokenStore | None:
+    try:
+        return TokenStore.open(store_dir(config))
+    except RequestError:
+        return None
+
+
+def _memory(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _rows(config: Config, phase: Phase, store: TokenStore | None, vocab_size: int, most: int) -> Batch:
+    """A micro-batch of the phase: of the prepared corpus, or of random tokens."""
+    rows = min(phase.batch_size // phase.accumulate, most)
+    if store is not None:
+        stream = BatchStream.create(
+            store,
+            "train",
+            pairs=config.pairs,
+            masking=config.masking,
+            length=phase.length,
+            batch_size=rows,
+            seed=config.train.seed,
+        )
+        return stream.rows(0, rows)
+    draw = torch.Generator().manual_seed(0)
+    lengths = torch.full((rows,), max(2, round(FILL * phase.length)))
+    tokens = int(lengths.sum())
+    ids = torch.randint(vocab_size, (tokens,), generator=draw)
+    masked = torch.rand(tokens, generator=draw).argsort()[: max(1, int(config.masking.rate * tokens))].sort().values
+    labels: dict[str, Any] = {"masked_positions": masked, "masked_labels": ids[masked]}
+    if config.pairs.rule != "none":
+        labels["next_sentence_label"] = torch.randint(2, (rows,), generator=draw)
+    return Batch.from_lengths(ids, torch.zeros(tokens, dtype=torch.long), lengths, **labels)
+
+
+def _measure(config: Config, model: BertForPreTraining, host: Batch) -> _Measured:
+    """Run a few updates of one and of two micro-batches; the rate is too small to change the weights."""
+    device = next(model.parameters()).device
+    batch = host.to(device)
+    precision = choose_precision(config.train.precision, device)
+    optimizer = build_optimizer(model, config.train.optimizer)
+
+    def update(parts: int) -> float:
+        begun = time.perf_counter()
+        train_step(
+            model.train(),
+            optimizer,
+            [batch] * parts,
+            cast(Objective, pretraining_objective),
+            pretraining_counts,
+            Totals.empty(),
+            weights={"mlm": 1.0, "nsp": config.train.nsp_weight},
+            lr=1e-9,
+            clip=config.train.clip,
+            precision=precision,
+        )
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return time.perf_counter() - begun
+
+    kept = _kept_bytes(model, batch, precision)
+    update(1)
+    turns = [(update(1), update(2)) for _ in range(TURNS)]
+    one, two = (statistics.median(times) for times in zip(*turns, strict=True))
+    micro = max(two - one, one / 2)
+    return _Measured(micro, max(0.0, one - micro), kept / batch.rows)
+
+
+def _kept_bytes(model: BertForPreTraining, batch: Batch, precision: str) -> int:
+    """Bytes of the tensors that autograd keeps of a forward pass, the weights not counted."""
+    weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    kept: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        with autocast(batch.input_ids.device, precision):
+            terms = pretraining_objective(model, batch)
+        del terms
+    return sum(kept.values())
+
+
+def _disk(config: Config, count: int, store: TokenStore | None) -> dict[str, int]:
+    disk = {
+        f"{config.train.keep + 1} checkpoints": 12 * count * (config.train.keep + 1)
+    }  # one more while it is written
+    if store is not None:
+        disk["prepared corpus"] = sum(path.stat().st_size for path in Path(store.directory).iterdir() if path.is_file())
+    return disk
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:,.3g} {unit}"
+        count /= 1000
+    return f"{count:,.3g} TB"
+
+
+def _lines(plan: RunPlan) -> Iterator[str]:
+    total = sum(plan.parameters.values())
+    yield f"{plan.name} on {plan.device} ({plan.basis})"
+    yield f"  parameters  {total:,}: " + ", ".join(f"{name} {count:,}" for name, count in plan.parameters.items())
+    parts = ", ".join(f"{name} {_size(count)}" for name, count in plan.memory.items())
+    yield f"  memory      {_size(sum(plan.memory.values()))} and activations: {parts}"
+    yield "  disk        " + ", ".join(f"{name} {_size(count)}" for name, count in plan.disk.items())
+    for number, phase in enumerate(plan.phases, 1):
+        yield (
+            f"  phase {number}     {phase.steps:,} updates of {phase.batch_size:,} rows of {phase.length}:"
+            f" {phase.tokens:,.0f} tokens, {phase.flops / 1e12:,.3g} TFLOP and {phase.seconds:.3g} s each;"
+            f" {phase.tokens / phase.seconds:,.0f} tokens/s"
+        )
+        if phase.activation_bytes is not None:
+            yield (
+                f"              {_size(phase.activation_bytes)} of activations in a micro-batch of"
+                f" {phase.micro_batch:,} rows; {phase.fitting_rows:,} rows would fit"
+            )
+    yield f"  training    {_duration(plan.hours)}, and evaluations"
+
+
+def _duration(hours: float) -> str:
+    if hours < 1:
+        return f"{60 * hours:.0f} minutes"
+    return f"{hours:.1f} hours" if hours < 72 else f"{hours / 24:.1f} days"

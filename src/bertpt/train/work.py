@@ -1,0 +1,51 @@
+"""What the loop trains, as it sees it: pre-training and the tasks each bring one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from torch import nn
+
+from bertpt.batch import Batch
+from bertpt.train.step import Terms
+
+
+class Work(Protocol):
+    """What a loop trains: a model, its batches, its objective, its scores."""
+
+    @property
+    def model(self) -> nn.Module:
+        """The model, on its device."""
+
+    @property
+    def total(self) -> int:
+        """Updates of the whole run."""
+
+    @property
+    def loss_weights(self) -> Mapping[str, float]:
+        """Weight of each loss term."""
+
+    def objective(self, model: Any, batch: Batch) -> Terms:
+        """Loss terms and right predictions of a micro-batch."""
+
+    def count_terms(self, batch: Batch) -> Mapping[str, int]:
+        """Counts of the loss terms of a batch, known before the forward pass."""
+
+    def updates(self, done: int) -> Iterator[Sequence[Batch]]:
+        """The micro-batches of each update after the first ``done``, on the device."""
+
+    def is_boundary(self, step: int) -> bool:
+        """Whether the data change in kind after update ``step``: logged means do not reach over it."""
+
+    def evaluate(self, step: int, before_batch: Callable[[], None]) -> dict[str, float]:
+        """Held-out scores after update ``step``; what ``before_batch`` raises ends the evaluation."""
+
+    def state(self, step: int) -> dict[str, Any]:
+        """Plain data for the checkpoint of ``step``: the position in the data, and what a reader of it must know."""
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take back what ``state`` gave."""
+
+    def shown(self, values: Mapping[str, float]) -> dict[str, str]:
+        """The logged values that stand beside the progress."""
