@@ -21,7 +21,7 @@ def pair_faults(manifest: Mapping[str, Any], rule: str) -> list[str]:
         f"{split}: all {counts['tokens']:,} tokens are [UNK], so there is nothing to predict; the vocabulary does not"
         " fit the text (tokenizer.from)"
         for split in SPLITS
-        if (counts := manifest["counts"][split]).get("unknown_tokens") == counts.get("tokens")
+        if 0 < (counts := manifest["counts"][split]).get("tokens", 0) == counts.get("unknown_tokens")
     ]
     for split in SPLITS if rule != "none" else ():
         counts = manifest["counts"][split]
