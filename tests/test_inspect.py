@@ -203,6 +203,28 @@ def test_unknown_words_and_scripts_are_named(tmp_path: Path) -> None:
     assert script_of("1") == script_of(".") == script_of("\x00") == ""
 
 
+def test_of_much_heldout_text_some_of_every_source_is_tried(tmp_path: Path) -> None:
+    heldout = [Document(f"text number {n} of many words", "ab"[n // 200], str(n)) for n in range(400)]
+    put_documents(tmp_path, ["text of many words number"] * 4, heldout)
+    config = make_config(tmp_path, model={"pad_vocab_to_multiple_of": 64})
+    train_tokenizer(config, say=quiet, progress=False)
+    size = sum(len(document.text) for document in heldout)
+    part, again, other = (
+        inspect_tokenizer(config, max_bytes=size // 4, seed=seed, progress=False) for seed in (0, 0, 1)
+    )
+    assert part.words == again.words
+    assert part.documents == pytest.approx(100, abs=30)
+    assert part.of_documents == 400
+    assert set(part.pieces_per_word) == {"a", "b"}
+    assert (part.documents, part.words) != (other.documents, other.words)
+    assert inspect_tokenizer(config, max_bytes=1, progress=False).documents == 1
+    assert part.model_rows % 64 == 0
+    assert 0 <= part.model_rows - part.entries < 64
+    text = "\n".join(part.lines())
+    assert f"On {part.documents} held-out documents of 400, chosen by --seed" in text
+    assert f"the model has {part.model_rows} rows for them (model.pad_vocab_to_multiple_of), of which" in text
+
+
 def test_tokenizer_samples_follow_the_seed_and_are_the_sentences_pieces(config: Config) -> None:
     tokenizer = load_tokenizer(tokenizer_dir(config))
     first, again, other = (inspect_tokenizer(config, seed=seed, progress=False).samples for seed in (0, 0, 1))

@@ -177,6 +177,18 @@ def test_pairs_of_one_document_are_refused_with_the_way_out(tmp_path: Path) -> N
     assert not pair_faults(store.manifest, "none")
 
 
+def test_text_that_is_all_unknown_is_refused_for_training(tmp_path: Path) -> None:
+    vocab = tmp_path / "vocab.txt"
+    vocab.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "q"]))
+    put_documents(tmp_path, ["Nothing fits. Here.", "Nor there. At all."])
+    said: list[str] = []
+    store = stages(tmp_path, said, tokenizer={"from": str(vocab)})
+    faults = pair_faults(store.manifest, "none")
+    assert [fault.split(":")[0] for fault in faults] == ["train", "heldout"]
+    assert "tokens are [UNK], so there is nothing to predict" in faults[0]
+    assert any("nothing to predict" in line for line in said)
+
+
 def test_two_documents_are_enough_for_pairs(tmp_path: Path) -> None:
     put_documents(tmp_path, ["One. Two.", "Three."])
     assert not pair_faults(stages(tmp_path).manifest, "next")

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from bertpt.progress import Progress, counted
+from bertpt.progress import Progress, counted, peak_memory
 
 
 class Terminal(io.StringIO):
@@ -86,3 +86,15 @@ def test_a_terminal_gets_a_bar_and_notes_through_ones_own_printer() -> None:
 )
 def test_one_thing_is_told_in_the_singular(number: int, things: str, said: str) -> None:
     assert counted(number, things) == said
+
+
+def test_peak_memory_is_in_bytes_and_grows_with_what_is_held() -> None:
+    before = peak_memory()
+    if before is None:
+        pytest.skip("this system does not tell")
+    assert 2**23 < before < 2**37
+    held = bytearray(before + 2**26)
+    held[::4096] = b"\1" * len(held[::4096])
+    after = peak_memory()
+    assert after is not None
+    assert after > before + 2**25

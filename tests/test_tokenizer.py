@@ -31,6 +31,7 @@ from bertpt.data.wordpiece import (
     save,
 )
 from bertpt.errors import BertptError, RequestError
+from bertpt.progress import peak_memory
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 CJK = [chr(0x4E00 + i) for i in range(3000)]
@@ -262,6 +263,7 @@ def test_unknown_share_of_the_training_text_is_told(tmp_path: Path) -> None:
     result = train_tokenizer(make_config(tmp_path), say=said.append, progress=False)
     assert result.manifest["counts"]["unknown_share"] == 1 / 51
     assert any("2.0% of the words will be [UNK]" in line for line in said)
+    assert any("(peak memory " in line for line in said) == (peak_memory() is not None)
 
 
 def test_documents_without_words_are_refused(tmp_path: Path) -> None:

@@ -21,6 +21,16 @@ def say(message: str) -> None:
     sys.stderr.flush()
 
 
+def peak_memory() -> int | None:
+    """Most bytes that this process has held in memory so far; ``None`` where the system does not tell."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak
+
+
 _SINGULAR = {
     "copies": "copy", "entries": "entry", "bytes": "byte", "files": "file", "lines": "line", "texts": "text",
     "documents": "document", "near-duplicates": "near-duplicate", "characters": "character", "marks": "mark",

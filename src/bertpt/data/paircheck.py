@@ -1,4 +1,4 @@
-"""Whether a store's documents can give sentence pairs."""
+"""Whether a store can give the rows that a configuration asks for."""
 
 from __future__ import annotations
 
@@ -12,12 +12,17 @@ _INSTEAD = "set pairs.rule: none (rows of one document, without pairs) or give o
 
 
 def pair_faults(manifest: Mapping[str, Any], rule: str) -> list[str]:
-    """Why a store cannot serve a pair rule, one line each; empty when it can.
+    """Why a store cannot serve a pair rule, or no rule at all, one line each; empty when it can.
 
     Next-sentence pairs need a document of two sentences for a true continuation and another document
     for a random one, in training and held out alike; pairs in order or swapped need the first of these.
     """
-    faults: list[str] = []
+    faults = [
+        f"{split}: all {counts['tokens']:,} tokens are [UNK], so there is nothing to predict; the vocabulary does not"
+        " fit the text (tokenizer.from)"
+        for split in SPLITS
+        if 0 < (counts := manifest["counts"][split]).get("tokens", 0) == counts.get("unknown_tokens")
+    ]
     for split in SPLITS if rule != "none" else ():
         counts = manifest["counts"][split]
         documents, several = counts["documents"], counts["documents_of_two_sentences_or_more"]

@@ -19,7 +19,7 @@ from bertpt.data.vocabulary import MAX_TRAINED, TRAINED_PER_ENTRY, choose_alphab
 from bertpt.data.wordpiece import SPECIALS, Normalising, WordPieceTokenizer, load_tokenizer, save
 from bertpt.errors import BertptError, RequestError
 from bertpt.files import staged_directory, write_manifest
-from bertpt.progress import Progress
+from bertpt.progress import Progress, peak_memory
 from bertpt.progress import say as say_line
 
 __all__ = ["WordPieceTokenizer", "load_tokenizer", "train_tokenizer"]
@@ -54,7 +54,8 @@ def train_tokenizer(
         manifest = write_manifest(
             aside, stage="train-tokenizer", key=key, inputs=inputs, settings=settings, counts=counts
         )
-    say(f"tokenizer: {directory}")
+    peak = peak_memory()
+    say(f"tokenizer: {directory}" + (f" (peak memory {peak / 1e6:,.0f} MB)" if peak else ""))
     return StageResult(directory, manifest, skipped=False)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import unicodedata
 from collections import Counter
@@ -15,8 +16,9 @@ from bertpt.data.inspect.layout import paragraph, sections, table
 from bertpt.data.locate import documents_dir, finished, tokenizer_dir
 from bertpt.data.random import below, bits
 from bertpt.data.sentences import split_sentences
+from bertpt.data.sizes import corpus_size
 from bertpt.data.wordpiece import PREFIX, SPECIALS, WordPieceTokenizer, load_tokenizer, read_backend, read_normalising
-from bertpt.progress import Progress
+from bertpt.progress import Progress, counted
 
 _TOP = 20
 _SLICE = 20_000
@@ -54,6 +56,7 @@ class TokenizerFigures:
     fingerprint: str
     entries: int
     asked: int | None
+    model_rows: int
     word_entries: int
     continuing_entries: int
     letter_entries: int
@@ -62,6 +65,7 @@ class TokenizerFigures:
     strip_accents: bool
     handle_chinese_chars: bool
     documents: int
+    of_documents: int
     words: int
     pieces: int
     unknown_words: int
@@ -98,7 +102,7 @@ def inspect_tokenizer(
         config: ``data_dir``, ``corpus`` and ``tokenizer`` are used.
         samples: how many sentences are shown.
         seed: chooses them.
-        max_bytes: the first so many bytes of held-out text are read.
+        max_bytes: of more held-out text about so much is tried, whole documents of all sources chosen by ``seed``.
         progress: show progress on stderr.
 
     Raises:
@@ -110,7 +114,9 @@ def inspect_tokenizer(
     manifest = finished(config, directory, "train-tokenizer")
     tokenizer = load_tokenizer(directory)
     flags = read_normalising(read_backend(directory / "tokenizer.json"), directory / "tokenizer.json")
-    read = list(_within(iter_documents(documents, "heldout"), max_bytes))
+    size = corpus_size(documents, "heldout")
+    read = list(_chosen(iter_documents(documents, "heldout"), max_bytes / max(size.text_bytes, 1), seed))
+    multiple = config.model.pad_vocab_to_multiple_of
     counted = _count(read, tokenizer, progress)
     plain = [token for token in tokenizer.tokens if token not in SPECIALS]
     return TokenizerFigures(
@@ -118,6 +124,7 @@ def inspect_tokenizer(
         fingerprint=manifest["fingerprint"],
         entries=tokenizer.vocab_size,
         asked=manifest["counts"].get("asked"),
+        model_rows=-(-tokenizer.vocab_size // multiple) * multiple,
         word_entries=sum(not token.startswith(PREFIX) for token in plain),
         continuing_entries=int(tokenizer.continues_word.sum()),
         letter_entries=sum(len(token) == 1 for token in plain),
@@ -126,19 +133,26 @@ def inspect_tokenizer(
         strip_accents=flags.strip_accents,
         handle_chinese_chars=flags.handle_chinese_chars,
         documents=len(read),
+        of_documents=size.documents,
         longest_entries=sorted(plain, key=lambda token: (-len(token.removeprefix(PREFIX)), token))[:_TOP],
         samples=_samples(read, tokenizer, config, samples, seed),
         **counted,
     )
 
 
-def _within(documents: Iterator[Document], max_bytes: int) -> Iterator[Document]:
-    size = 0
+def _chosen(documents: Iterator[Document], share: float, seed: int) -> Iterator[Document]:
+    """A share of the documents, by seed and text alone; at least the one that comes first in that order."""
+    first, found = (2**64, Document("", "", "")), 0
     for document in documents:
-        yield document
-        size += len(document.text.encode())
-        if size >= max_bytes:
-            return
+        digest = hashlib.blake2b(document.text.encode(), digest_size=8, key=f"tokenizer {seed}".encode()).digest()
+        draw = int.from_bytes(digest, "big")
+        if share >= 1 or draw < share * 2**64:
+            found += 1
+            yield document
+        elif draw < first[0]:
+            first = draw, document
+    if not found and first[0] < 2**64:
+        yield first[1]
 
 
 def _count(documents: list[Document], tokenizer: WordPieceTokenizer, shown: bool) -> dict[str, Any]:
@@ -218,7 +232,8 @@ def _parts(figures: TokenizerFigures) -> Iterator[tuple[str, list[str]]]:
         f"{figures.directory} (fingerprint {figures.fingerprint[:8]})",
         [f"  {line}" for line in _vocabulary(figures)],
     )
-    yield f"On {figures.documents:,} held-out documents", [f"  {line}" for line in _fit(figures)]
+    of_all = "" if figures.documents == figures.of_documents else f" of {figures.of_documents:,}, chosen by --seed"
+    yield f"On {counted(figures.documents, 'held-out documents')}{of_all}", [f"  {line}" for line in _fit(figures)]
     header = ("script", "letters", "in [UNK] words", "coverage", "entries")
     rows = [
         (
@@ -243,6 +258,11 @@ def _vocabulary(figures: TokenizerFigures) -> Iterator[str]:
     yield (
         f"{figures.entries:,} entries{asked}: {len(figures.special_ids)} special, {figures.word_entries:,} that begin a"
         f" word, {figures.continuing_entries:,} that continue one; {figures.letter_entries:,} are single letters"
+    )
+    padded = figures.model_rows - figures.entries
+    yield (
+        f"the model has {figures.model_rows:,} rows for them (model.pad_vocab_to_multiple_of)"
+        + f", of which {padded:,} are never predicted nor drawn" * (padded > 0)
     )
     yield "special: " + ", ".join(f"[{name.upper()}] = {index}" for name, index in figures.special_ids.items())
     yield (
