@@ -11,10 +11,10 @@ JOBS ?= 2
 RUN := .venv/bin/python -m
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-slow proof lint format bench clean
+.PHONY: help venv demo test test-faults test-slow proof lint format bench clean
 
 help: ## this text
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 venv:
 	@command -v $(PYTHON) >/dev/null 2>&1 || { \
@@ -27,6 +27,9 @@ demo: venv ## the whole pipeline on the demo corpus, to a table of results (abou
 
 test: venv ## all tests but the slow ones
 	$(RUN) pytest -m "not slow" -n $(JOBS)
+
+test-faults: venv ## kills, full disks, damaged files: more than 200 kills, 500 corruptions (about 10 minutes)
+	BERTPT_FAULTS=full $(RUN) pytest tests/faults -n $(JOBS)
 
 test-slow: venv ## the slow tests
 	$(RUN) pytest -m slow

@@ -148,7 +148,7 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_is_used(
     assert (name if name != "manifest.json" else "step-00000020") in said[0]
 
 
-def test_any_flipped_byte_of_a_manifest_is_found_or_harmless(tmp_path: Path) -> None:
+def test_any_flipped_byte_of_a_manifest_is_found(tmp_path: Path) -> None:
     directory = save(tmp_path, 16)
     manifest = directory / "manifest.json"
     content = manifest.read_bytes()
@@ -157,11 +157,8 @@ def test_any_flipped_byte_of_a_manifest_is_found_or_harmless(tmp_path: Path) -> 
             changed = bytearray(content)
             changed[at] ^= bit
             manifest.write_bytes(changed)
-            try:
-                checkpoint = open_checkpoint(directory)
-            except RequestError:
-                continue
-            assert checkpoint.step == 16, content[max(0, at - 20) : at + 20]
+            with pytest.raises(RequestError):
+                open_checkpoint(directory)
 
 
 def test_all_damaged_is_one_line_that_says_what_to_do(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from bertpt.data.wordpiece import load_tokenizer
 from bertpt.errors import RequestError
 from bertpt.interop.continuing import pretrain, read_initial
 from bertpt.model.pretraining import BertForPreTraining
+from bertpt.train import loop
 from bertpt.train.checkpoint import checkpoints
 from bertpt.train.evaluation import evaluate_run
 from bertpt.train.initial import start_from, with_shape
@@ -314,6 +315,40 @@ def test_a_run_can_be_evaluated_when_what_it_began_from_has_gone(tiny: Tiny, old
     before = evaluate_run(run.directory, max_rows=8, say=quiet)
     shutil.rmtree(place)
     assert evaluate_run(run.directory, max_rows=8, say=quiet) == before
+
+
+def test_a_run_goes_on_when_what_it_began_from_has_gone(
+    tiny: Tiny, old: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(old, tmp_path / "old")
+    train = {"phases": [{"length": 32, "steps": 4, "batch_size": 8}], "save_every": 1}
+    whole = stages(going_on(tiny, tmp_path / "whole", tmp_path / "old", train=train))
+    wanted = pretrain(whole, say=quiet).directory
+    config = going_on(tiny, tmp_path / "runs", tmp_path / "old", train=train)
+    made, count = loop.train_step, 0
+
+    def killed(*arguments: Any, **options: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count == 3:
+            raise MemoryError
+        return made(*arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "train_step", killed)
+        with pytest.raises(MemoryError):
+            pretrain(config, say=quiet)
+    shutil.rmtree(tmp_path / "old")
+    said: list[str] = []
+    run = pretrain(config, say=said.append).directory
+    assert "old: not there any more; " in said[0]
+    assert all(torch.equal(tensor, weights(run)[name]) for name, tensor in weights(wanted).items())
+    with pytest.raises(RequestError, match=r"old: no such directory"):  # there is no checkpoint to go on from
+        pretrain(config.model_copy(update={"name": "other"}), say=quiet)
+    wider = config.model_copy(update={"model": config.model.model_copy(update={"hidden_size": 36})})
+    wider.model.model_fields_set.add("hidden_size")
+    with pytest.raises(RequestError, match=r"model\.hidden_size: 32 there, 36 now"):
+        pretrain(wider, say=quiet)
 
 
 def test_a_run_cannot_begin_from_itself_even_to_overwrite_it(tiny: Tiny, old: Path, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import zstandard
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
+from bertpt.data import lines
 from bertpt.data.lines import clean_line, is_blank, read_lines, split_lines
 from bertpt.data.streams import packed_kind
 from bertpt.errors import RequestError
@@ -330,3 +331,17 @@ def test_reading_does_not_depend_on_the_locale(tmp_path: Path) -> None:
     environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     out = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, check=True)
     assert out.stdout.decode() == "Größe 😀"
+
+
+def test_a_line_without_end_is_refused_before_it_fills_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few kilobytes of packed letters unpack to a line of any length."""
+    monkeypatch.setattr(lines, "MAX_LINE_BYTES", 3 * 2**20)
+    path = tmp_path / "bomb.txt"
+    path.write_bytes(gzip.compress(b"a" * (64 * 2**20)))
+    assert path.stat().st_size < 100_000
+    counts: Counter[str] = Counter()
+    with pytest.raises(RequestError, match=r"bomb\.txt: a line of more than 3 MiB"):
+        list(read_lines(path, "bomb.txt", counts=counts))
+    assert counts["bytes_read"] < 6 * 2**20
+    path.write_bytes((b"a" * 2**20 + b"\n") * 5)
+    assert len(list(read_lines(path, "long.txt"))) == 5

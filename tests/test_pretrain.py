@@ -457,6 +457,35 @@ def test_what_changes_no_result_may_change_on_a_resume(
     assert [step for step, _ in checkpoints(directory)] == [TOTAL]
 
 
+def test_how_updates_are_cut_and_how_many_come_may_change_and_is_said(
+    tiny: Tiny, uninterrupted: Path, tmp_path: Path, stop: StopAt
+) -> None:
+    stop.after(7)
+    with pytest.raises(Stopped):
+        pretrain(tiny.config(tmp_path), say=quiet)
+    stop.never()
+    phases = tiny.plain(tmp_path)["train"]["phases"]
+    phases = [phases[0] | {"accumulate": 4}, phases[1] | {"accumulate": 1, "steps": 10}]
+    said: list[str] = []
+    directory = pretrain(tiny.config(tmp_path, train={"phases": phases}), say=said.append).directory
+    assert said[:3] == [
+        "train.phases.0.accumulate: 2 there, 4 from now on",
+        "train.phases.1.accumulate: 2 there, 1 from now on",
+        "train.phases.1.steps: 8 there, 10 from now on",
+    ]
+    assert [step for step, _ in checkpoints(directory)][-1] == 22
+    # The same rows: up to the rate, which follows the longer schedule, and dropout.
+    there, now = metrics(uninterrupted), metrics(directory)
+    there = [entry for entry in there if entry["kind"] == "train"]
+    assert [entry["padding_share"] for entry in now if entry["kind"] == "train"][:20] == pytest.approx(
+        [entry["padding_share"] for entry in there], abs=0.02
+    )
+    shorter = [phases[0] | {"steps": 11}, phases[1]]
+    with pytest.raises(RequestError) as caught:
+        pretrain(tiny.config(tmp_path, train={"phases": shorter}), say=quiet)
+    assert caught.value.faults[1:] == ["  train.phases.0.steps: 12 there, 11 now"]
+
+
 def test_overwrite_starts_again(tiny: Tiny, finished: Path, uninterrupted: Path) -> None:
     (finished / "stale").write_text("x", encoding="utf-8")
     pretrain(tiny.config(finished.parent, train={"eval_every": 5}), overwrite=True, say=quiet)

@@ -130,3 +130,10 @@ def test_the_fingerprint_follows_the_content_not_the_place(tmp_path: Path) -> No
         return wikidump.fingerprint_inputs(WikidumpSource(kind="wikidump", path=str(path)), Reading(tmp_path))
 
     assert of("a", b"one") == of("b", b"one") != of("a", b"two")
+
+
+def test_a_page_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wikidump, "MAX_PAGE_LETTERS", 1000)
+    assert read(dump(page("a", "word " * 150), page("b", "word " * 150)), tmp_path)
+    with pytest.raises(RequestError, match=r"has a page of more than 1,000 letters"):
+        read(dump(page("a", "word " * 300)), tmp_path)

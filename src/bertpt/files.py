@@ -22,6 +22,7 @@ from bertpt.locks import claimed, claimed_file
 
 MANIFEST = "manifest.json"
 FORMAT_VERSION = 1
+OWN_HASH = "manifest_sha256"  # of all else in a manifest, so that no changed byte of it passes
 
 
 def sha256_file(path: Path) -> str:
@@ -84,7 +85,11 @@ def write_file(path: Path, content: str | bytes | memoryview) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Write plain data as indented JSON, aside and renamed."""
-    write_file(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    write_file(path, _json_text(value))
+
+
+def _json_text(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def read_json(path: Path) -> Any:
@@ -176,8 +181,15 @@ def write_manifest(
         "files": files,
         "bertpt": __version__,
     }
+    manifest[OWN_HASH] = fingerprint(manifest)
     write_json(directory / MANIFEST, manifest)
     return manifest
+
+
+def _is_as_written(path: Path, manifest: dict[str, Any]) -> bool:
+    """Whether no byte of a manifest was changed: its hash is right, and so is the white space, which has none."""
+    own = {key: value for key, value in manifest.items() if key != OWN_HASH}
+    return manifest[OWN_HASH] == fingerprint(own) and path.read_text(encoding="utf-8") == _json_text(manifest)
 
 
 def _is_inside(name: str) -> bool:
@@ -218,6 +230,8 @@ def _known_manifest(directory: Path) -> dict[str, Any]:
         isinstance(f, dict) and {"bytes", "sha256"} <= set(f) for f in files.values()
     ):
         raise RequestError(f"{path}: damaged: it does not list files; remove {directory} and make it again")
+    if OWN_HASH in manifest and not _is_as_written(path, manifest):
+        raise RequestError(f"{path}: damaged: its own hash differs; remove {directory} and make it again")
     if outside := [name for name in files if not _is_inside(name)]:
         raise RequestError(f"{path}: names a file outside its folder: {outside[0]!r}")
     return dict(manifest)

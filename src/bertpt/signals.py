@@ -103,6 +103,12 @@ def received() -> str | None:
     return None if _watch is None else _watch.received
 
 
+def ignore() -> None:
+    """From now on a wish to stop comes too late: all is done, and the exit code says how."""
+    for number in set(_SIGNALS) - {signal.SIGINT}:
+        signal.signal(number, signal.SIG_IGN)
+
+
 def check() -> None:
     """Raise :class:`Interrupted` for a signal that came and was lost.
 

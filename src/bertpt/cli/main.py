@@ -143,4 +143,5 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     _open_streams()
     with signals.second_at_once():
         code = run(arguments)
+    signals.ignore()
     sys.exit(code)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from bertpt.errors import BertptError, RequestError
-from bertpt.files import MANIFEST, read_json, read_manifest, sha256_file
+from bertpt.files import MANIFEST, OWN_HASH, read_json, read_manifest, sha256_file
 
 _NAME = re.compile(r"^step-(\d{8,})$")
 _FILES = frozenset({"model.safetensors", "optimizer.safetensors", "random.safetensors", "state.json"})
@@ -73,7 +73,7 @@ def open_checkpoint(directory: Path, files: Set[str] = _FILES) -> Checkpoint:
         named, step = _NAME.match(directory.name), int(manifest["counts"]["step"])
     except (KeyError, TypeError, ValueError, OSError) as error:  # the manifest itself has no hash
         raise RequestError(f"{directory / MANIFEST}: damaged: {error!r}") from error
-    if files - manifest["files"].keys() or (named and int(named[1]) != step):
+    if OWN_HASH not in manifest or files - manifest["files"].keys() or (named and int(named[1]) != step):
         raise RequestError(f"{directory / MANIFEST}: damaged: it is not of this checkpoint")
     return Checkpoint(directory, step, read_json(directory / "state.json"))
 

@@ -254,7 +254,7 @@ def pretrain(
     elif initial is not None or config.model.init_from is not None:
         config = checked_start(config, initial, load_tokenizer(tokenizer))
         facts |= {} if initial is None else {"initial": initial.fingerprint()}
-    with opened_alone(config, facts, tokenizer, overwrite=overwrite) as run:
+    with opened_alone(config, facts, tokenizer, overwrite=overwrite, say=say) as run:
         _train(run, store, initial, say, progress)
     return run
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Iterator, Set
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,15 @@ _FREE = {
     "evaluate.max_rows",
     "evaluate.batch_size",
 }
+
+
+def _stated(config: Config) -> set[str]:
+    """Keys that may change on a resume, and are said: the batches are the same, or more of them.
+
+    How an update is cut changes its rounding and its dropout; the steps of the last phase change the schedule.
+    """
+    last = len(config.train.phases) - 1
+    return {f"train.phases.{last}.steps", *(f"train.phases.{index}.accumulate" for index in range(last + 1))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +118,19 @@ def weights_are_gone(config: Config) -> Run | None:
     return open_run(directory)
 
 
-def create_or_resume(config: Config, facts: dict[str, Any], tokenizer: Path, *, overwrite: bool) -> Run:
+def create_or_resume(
+    config: Config,
+    facts: dict[str, Any],
+    tokenizer: Path,
+    *,
+    overwrite: bool,
+    say: Callable[[str], None] = lambda line: None,
+) -> Run:
     """Make the run's directory, or open the one that is there when it is of the same configuration.
 
     Args:
         facts: what must not change under a run besides its configuration: fingerprints of its inputs.
+        say: gets a line for each setting that may change but shapes what comes.
 
     Raises:
         RequestError: the directory holds another run; every differing key is listed, old and new value.
@@ -122,6 +139,10 @@ def create_or_resume(config: Config, facts: dict[str, Any], tokenizer: Path, *, 
     if directory.exists() and not overwrite:
         run = open_run(directory)
         _refuse_other(run, config, facts)
+        old, new = _flat(plain(run.config)), _flat(plain(config))
+        for key in sorted(_stated(config)):
+            if old.get(key) != new.get(key):
+                say(f"{key}: {old.get(key)!r} there, {new.get(key)!r} from now on")
         return Run(directory, config, facts)
     with staged_directory(directory, replace=overwrite) as aside:
         (aside / "config.yaml").write_text(as_yaml(config), encoding="utf-8")
@@ -131,7 +152,9 @@ def create_or_resume(config: Config, facts: dict[str, Any], tokenizer: Path, *, 
 
 
 @contextlib.contextmanager
-def opened_alone(config: Config, facts: dict[str, Any], tokenizer: Path, *, overwrite: bool) -> Iterator[Run]:
+def opened_alone(
+    config: Config, facts: dict[str, Any], tokenizer: Path, *, overwrite: bool, say: Callable[[str], None]
+) -> Iterator[Run]:
     """:func:`create_or_resume`, and nobody else trains there while it is open.
 
     Raises:
@@ -144,7 +167,7 @@ def opened_alone(config: Config, facts: dict[str, Any], tokenizer: Path, *, over
         if (directory / "config.yaml").is_file():  # else it is no run, and not ours to put a lock into
             held.enter_context(only_one(directory))
         is_new = overwrite or not directory.exists()
-        run = create_or_resume(config, facts, tokenizer, overwrite=overwrite)
+        run = create_or_resume(config, facts, tokenizer, overwrite=overwrite, say=say)
         if is_new:  # else it is held: opening the lock's file once more would drop it
             held.enter_context(only_one(directory))
         yield run
@@ -166,7 +189,8 @@ def refuse_another(config: Config) -> None:
 
 def _refuse_other(run: Run, config: Config, facts: dict[str, Any]) -> None:
     facts = {name: value for name, value in facts.items() if name in run.facts or name != "tokenizer"}  # older runs
-    refuse_other(run.directory, plain(run.config) | {"inputs": run.facts}, plain(config) | {"inputs": facts}, _FREE)
+    free = _FREE | _stated(config)
+    refuse_other(run.directory, plain(run.config) | {"inputs": run.facts}, plain(config) | {"inputs": facts}, free)
 
 
 def refuse_other(directory: Path, there: dict[str, Any], now: dict[str, Any], free: Set[str]) -> None:

@@ -26,8 +26,8 @@ _KEPT = frozenset({"title", "ns", "model", "text", "namespace"})
 _DROPPED_KEYS = frozenset({"-2", "6", "14"})  # media, files, categories: their links show no text
 
 
-class _DoctypeError(Exception):
-    """Entities could expand without bound, or read other files. Or a page is larger than any is."""
+class _NotADumpError(Exception):
+    """What could fill memory or read other files: entities, and a page without end."""
 
 
 @dataclass(slots=True)
@@ -78,10 +78,10 @@ class _Pages:
             self.pieces.append(content)
             self.letters += len(content)
             if self.letters > MAX_PAGE_LETTERS:
-                raise _DoctypeError(f"has a page of more than {MAX_PAGE_LETTERS:,} letters; MediaWiki allows 2 MiB")
+                raise _NotADumpError(f"has a page of more than {MAX_PAGE_LETTERS:,} letters; MediaWiki allows 2 MiB")
 
     def doctype(self, *_: object) -> None:
-        raise _DoctypeError("declares a document type; MediaWiki dumps have none, and entities are not expanded")
+        raise _NotADumpError("declares a document type; MediaWiki dumps have none, and entities are not expanded")
 
 
 def _parse(chunks: Iterator[bytes], pages: _Pages) -> Iterator[_Page]:
@@ -131,7 +131,7 @@ def read_dump(dump: Path | BinaryIO, name: str, reading: Reading) -> Iterator[Ra
                 yield RawDocument(text=plain_text(page.text, dropped), name=page.title.strip())
     except expat.ExpatError as error:
         raise RequestError(f"{name}, line {error.lineno}: not a whole MediaWiki dump: {error}") from error
-    except _DoctypeError as error:
+    except _NotADumpError as error:
         raise RequestError(f"{name}: {error}") from error
     if pages.root != "mediawiki":
         raise RequestError(f"{name}: not a MediaWiki dump: the root element is <{pages.root}>, not <mediawiki>")
