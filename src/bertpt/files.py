@@ -69,18 +69,23 @@ def named_write_faults(path: Path) -> Iterator[None]:
         raise BertptError(f"{path}: cannot write: {error.strerror or error} ({left:,.0f} MiB free)") from error
 
 
-def write_file(path: Path, content: str | bytes | memoryview) -> None:
-    """Write a whole file aside, sync it and rename it to ``path``."""
+def write_file(path: Path, content: str | bytes | memoryview, *, sync: bool = True) -> None:
+    """Write a whole file aside, sync it and rename it to ``path``.
+
+    Without ``sync`` it survives the end of any process, and not a loss of power: for what is checked when it is read.
+    """
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with named_write_faults(path):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             aside.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
-            _sync(aside)
+            if sync:
+                _sync(aside)
             aside.replace(path)
         finally:
             aside.unlink(missing_ok=True)
-        sync_directory(path.parent)
+        if sync:
+            sync_directory(path.parent)
 
 
 def write_json(path: Path, value: Any) -> None:
