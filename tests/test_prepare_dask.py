@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import json
 import os
 import socket
@@ -30,14 +29,7 @@ def quiet(_: str) -> None:
 
 
 def test_without_the_package_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = builtins.__import__
-
-    def without(name: str, *arguments: Any, **named: Any) -> Any:
-        if name.split(".")[0] == "distributed":
-            raise ImportError(name)
-        return plain(name, *arguments, **named)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setitem(sys.modules, "distributed", None)  # type: ignore[arg-type]
     with pytest.raises(RequestError, match=r"--dask needs the package distributed: pip install 'bertpt\[dask\]'"):
         list(workers.each_in_order(quiet, ["a"], dask="tcp://127.0.0.1:1"))
 

@@ -9,7 +9,7 @@ Memory: peaks of `bertpt train-tokenizer` and `bertpt prepare`, with all their p
 
 Planning: a store of --plan-tokens random tokens in documents of natural lengths; one epoch of pairs of length 128.
 
-Usage: python scripts/bench/prepare.py [--mb 16] [--memory-mb 50,2000] [--plan-tokens 1e9] [--json FILE]
+Usage: python scripts/bench/prepare.py [--mb 16] [--memory-mb 50,500] [--plan-tokens 1e9] [--json FILE]
 """
 
 from __future__ import annotations
@@ -319,7 +319,7 @@ def main() -> None:
     parser.add_argument("--mb", type=float, default=16, help="text for the speed, 0 for none")
     parser.add_argument("--reference-mb", type=float, default=2)
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--memory-mb", default="50,2000", help="texts for the memory, 0 for none")
+    parser.add_argument("--memory-mb", default="50,500", help="texts for the memory, 0 for none")
     parser.add_argument("--plan-tokens", type=float, default=1e9, help="0 for none")
     parser.add_argument("--workers", type=int, default=processors())
     parser.add_argument("--folder", type=Path, help="where to work; a temporary folder by default")

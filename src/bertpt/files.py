@@ -71,16 +71,21 @@ def named_write_faults(path: Path) -> Iterator[None]:
         raise BertptError(f"{path}: cannot write: {error.strerror or error} ({left:,.0f} MiB free)") from error
 
 
-def write_file(path: Path, content: str | bytes | memoryview) -> None:
-    """Write a whole file aside, sync it and rename it to ``path``."""
+def write_file(path: Path, content: str | bytes | memoryview, *, sync: bool = True) -> None:
+    """Write a whole file aside, sync it and rename it to ``path``.
+
+    Without ``sync`` it survives the end of any process, and not a loss of power: for what is checked when it is read.
+    """
     with named_write_faults(path):
         with claimed_file(path) as aside:
             aside.write(content.encode("utf-8") if isinstance(content, str) else content)
             aside.flush()
-            os.fsync(aside.fileno())
+            if sync:
+                os.fsync(aside.fileno())
             with signals.held():
                 Path(aside.name).replace(path)
-        sync_directory(path.parent)
+        if sync:
+            sync_directory(path.parent)
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -105,7 +105,7 @@ def make(task: Task) -> None:
     buffer = io.BytesIO()
     arrays["about"] = np.frombuffer(json.dumps(about).encode(), np.uint8)
     np.savez(buffer, allow_pickle=False, **arrays)
-    write_file(task.path, buffer.getbuffer())
+    write_file(task.path, buffer.getbuffer(), sync=False)
 
 
 def _small(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

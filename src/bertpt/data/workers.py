@@ -9,6 +9,7 @@ import signal
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, ProcessPoolExecutor
+from importlib import import_module
 from typing import Any, TypeVar
 
 from bertpt.errors import BertptError, RequestError
@@ -106,11 +107,11 @@ def _on_dask(work: Callable[[T], None], tasks: Sequence[T], address: str) -> Ite
 def _client(address: str) -> Iterator[Any]:
     """A connection to a scheduler that has at least one worker."""
     try:
-        from distributed import Client
+        distributed = import_module("distributed")  # an extra, and half of it has types
     except ImportError as error:
         raise RequestError("--dask needs the package distributed: pip install 'bertpt[dask]'") from error
     try:
-        client = Client(address, timeout=DASK_ANSWER, set_as_default=False)
+        client = distributed.Client(address, timeout=DASK_ANSWER, set_as_default=False)
     except (OSError, ValueError, TimeoutError) as error:
         raise RequestError(
             f"--dask {address}: no scheduler answers there; `dask scheduler` starts one and says its address"
