@@ -115,7 +115,7 @@ _PIECES = st.sampled_from(
 _BYTES = st.binary(max_size=80) | st.lists(_PIECES, max_size=40).map(b"".join)
 
 
-@settings(deadline=None, max_examples=int(os.environ.get("ODD_TEXTS", "25")), suppress_health_check=list(HealthCheck))
+@settings(deadline=None, max_examples=int(os.environ.get("ODD_TEXTS", "15")), suppress_health_check=list(HealthCheck))
 @given(
     data=_BYTES,
     place=st.sampled_from(["before", "after", "alone", "file"]),
