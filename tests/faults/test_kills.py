@@ -101,8 +101,10 @@ STAGES = {
     "pretrain": Stage(PRETRAIN, [f"{RUN}/checkpoints/step-00000020/*", f"{RUN}/best/*", f"{RUN}/metrics.jsonl"], DATA),
     "run": Stage(["run", *C], ["data/c/*/*", f"{RUN}/checkpoints/step-00000020/*", f"{RUN}/summary.json"]),
     "eval": Stage(["eval", RUN, "--quiet"], [f"{RUN}/eval.json"], [*DATA, PRETRAIN]),
-    "export": Stage(["export", "hf", RUN, "out", "--quiet"], ["out/*"], [*DATA, PRETRAIN]),
-    "import": Stage(["import", "encoder-BertForPreTraining", "in", "--quiet"], ["in/*"]),
+    "export": Stage(["export", "hf", RUN, "out", "--quiet", "--overwrite"], ["out/*"], [*DATA, PRETRAIN]),
+    "import": Stage(
+        ["import", "encoder-BertForPreTraining", "in", "--quiet", "--overwrite"], ["in/*", "in/tokenizer/*"]
+    ),
     "finetune": Stage(
         ["finetune", "classification", "--config", "t.yaml", "--quiet"],
         ["runs/t/best/*", "runs/t/eval.json", "runs/t/predictions-*.jsonl", "runs/t/metrics.jsonl"],
@@ -153,7 +155,7 @@ def result(folder: Path, stage: Stage) -> dict[str, str]:
     """A hash of each file that a stage made, less what measures time."""
     found = {}
     for pattern in stage.made:
-        for path in sorted(folder.glob(pattern)):
+        for path in sorted(path for path in folder.glob(pattern) if path.is_file()):
             content = path.read_bytes()
             if path.name in ("metrics.jsonl", "state.json", "manifest.json", "README.md"):
                 content = TIMES.sub("", re.sub(r'"seconds": [0-9.e+-]+', "", content.decode())).encode()
@@ -161,8 +163,7 @@ def result(folder: Path, stage: Stage) -> dict[str, str]:
                 value = json.loads(content)
                 value["files"].pop("state.json", None)
                 content = json.dumps([value["stage"], value["key"], value["files"]]).encode()
-            if path.is_file():
-                found[str(path.relative_to(folder))] = hashlib.sha256(content).hexdigest()
+            found[str(path.relative_to(folder))] = hashlib.sha256(content).hexdigest()
     assert found
     return found
 
@@ -226,7 +227,7 @@ def test_a_disk_that_takes_no_more_is_one_line_and_costs_nothing(
     fresh(folder, stage)
     server.finish(folder, stage.command)
     wanted = result(folder, stage)
-    sizes = [path.stat().st_size for pattern in stage.made for path in folder.glob(pattern)]
+    sizes = [path.stat().st_size for pattern in stage.made for path in folder.glob(pattern) if path.is_file()]
     refused = 0
     for _ in range(many(12, 2)):
         fresh(folder, stage)
