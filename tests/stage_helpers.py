@@ -9,7 +9,7 @@ from typing import Any
 
 from bertpt.config import Config, validate
 from bertpt.data.documents import Document, DocumentWriter
-from bertpt.files import fingerprint, staged_directory, write_manifest
+from bertpt.files import MANIFEST, OWN_HASH, fingerprint, staged_directory, write_json, write_manifest
 
 LM_SOTU = Path(__file__).resolve().parents[2] / "shared" / "data" / "lm_sotu"
 
@@ -59,3 +59,9 @@ def wordy_documents(count: int, seed: int = 0) -> list[str]:
         return " ".join(chosen) + draw.choice([".", "?", "!", f", {draw.randint(0, 2000)}."])
 
     return ["\n".join(" ".join(sentence() for _ in range(draw.randint(1, 5))) for _ in range(3)) for _ in range(count)]
+
+
+def sign_manifest(directory: Path, manifest: dict[str, Any]) -> None:
+    """Write a changed manifest with the hash of what it says now."""
+    own = {key: value for key, value in manifest.items() if key != OWN_HASH}
+    write_json(directory / MANIFEST, own | {OWN_HASH: fingerprint(own)})

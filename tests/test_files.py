@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from stage_helpers import sign_manifest
 
 from bertpt.errors import BertptError, RequestError
 from bertpt.files import (
@@ -335,9 +336,7 @@ def test_a_manifest_that_names_a_file_outside_its_folder_is_refused(made: Path, 
     manifest = read_manifest(made)
     assert manifest is not None
     manifest["files"][name] = {"bytes": 0, "sha256": "0" * 64}
-    del manifest["manifest_sha256"]
-    manifest["manifest_sha256"] = fingerprint(manifest)
-    (made / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    sign_manifest(made, manifest)
     with pytest.raises(RequestError, match="names a file outside its folder"):
         read_manifest(made)
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from stage_helpers import make_config, put_documents
+from stage_helpers import make_config, put_documents, sign_manifest
 from store_helpers import as_documents, make_tokens, random_documents
 from train_helpers import Tiny, quiet, write_config
 
@@ -407,7 +407,7 @@ def test_values_that_are_not_finite_are_named(trained: Path, tmp_path: Path) -> 
     manifest = json.loads((directory / "manifest.json").read_text(encoding="utf-8"))
     path = directory / "model.safetensors"
     manifest["files"]["model.safetensors"] = {"bytes": path.stat().st_size, "sha256": sha256_file(path)}
-    (directory / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    sign_manifest(directory, manifest)
     figures = inspect_checkpoint(run_copy)
     assert figures.not_finite == ["bert.embeddings.LayerNorm.weight"]
     assert any("NaN or infinite values in bert.embeddings.LayerNorm.weight" in line for line in figures.lines())

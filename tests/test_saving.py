@@ -129,13 +129,16 @@ def test_a_save_that_fails_in_the_background_is_told_by_the_next_update_and_cost
     tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError
 ) -> None:
     write, count = saving.save_file, 0
-    failed = threading.Event()
+    writers: list[saving.Writer] = []
+
+    def watched() -> saving.Writer:
+        writers.append(saving.Writer())
+        return writers[-1]
 
     def fails(*arguments: Any, **options: Any) -> None:
         nonlocal count
         count += 1
         if count > 3:  # three files a checkpoint
-            failed.set()
             raise error
         write(*arguments, **options)
 
@@ -145,12 +148,15 @@ def test_a_save_that_fails_in_the_background_is_told_by_the_next_update_and_cost
         nonlocal made_updates
         made_updates += 1
         if made_updates == 9:
-            assert failed.wait(60)
-            time.sleep(0.2)
+            begun = time.monotonic()
+            while writers[0]._fault is None:
+                assert time.monotonic() - begun < 60
+                time.sleep(0.01)
         return train_step(*arguments, **options)
 
     monkeypatch.setattr(saving, "save_file", fails)
     monkeypatch.setattr(loop, "train_step", counted)
+    monkeypatch.setattr("bertpt.train.pretrain.Writer", watched)
     with pytest.raises(BertptError, match=rf"step-00000008: cannot write: {error.strerror} \(") as caught:
         pretrain(tiny.config(tmp_path, train={"save_every": 4, "keep": 1}), say=quiet)
     assert caught.value.exit_code == 1

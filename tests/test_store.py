@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from stage_helpers import sign_manifest
 from store_helpers import as_documents, make_store, make_tokens, random_documents
 
 from bertpt.data.store import Tokens, TokenStore, offsets
@@ -61,11 +62,10 @@ def test_a_length_that_does_not_fit_is_never_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize("found", [None, 1, 3])
 def test_a_store_of_another_format_is_refused_with_what_to_do(tmp_path: Path, found: int | None) -> None:
     make_store(tmp_path, random_documents(4))
-    path = tmp_path / "manifest.json"
-    manifest = json.loads(path.read_text())
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
     manifest["settings"].pop("format")
     manifest["settings"] |= {} if found is None else {"format": found}
-    path.write_text(json.dumps(manifest))
+    sign_manifest(tmp_path, manifest)
     with pytest.raises(RequestError, match=rf"format {found or 1}, this bertpt reads format 2; `bertpt prepare` makes"):
         TokenStore.open(tmp_path)
 

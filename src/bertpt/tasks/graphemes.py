@@ -14,9 +14,9 @@ _LINKS = {_JOINER, "\u094d", "\u09cd", "\u0acd", "\u0b4d", "\u0c4d", "\u0d4d"}
 def continues(text: str, at: int) -> bool:
     """Whether the character at ``at`` belongs to the one before it, so that no piece may begin there.
 
-    These are combining marks and variation selectors, vowels and finals of decomposed Hangul, the zero-width joiner
-    or a virama and what it joins, skin tones and tags of emoji. It is most of the grapheme clusters of Unicode
-    (UAX 29); pairs of regional indicators are left out, for these need the whole text before them.
+    These are combining marks and variation selectors, vowels, finals and doubled initials of decomposed Hangul, the
+    zero-width joiner or a virama and what it joins, skin tones and tags of emoji. It is most of the grapheme clusters
+    of Unicode (UAX 29); pairs of regional indicators are left out, for these need the whole text before them.
     """
     if not 0 < at < len(text):
         return False
@@ -25,6 +25,8 @@ def continues(text: str, at: int) -> bool:
         return False
     if text[at - 1] in _LINKS and unicodedata.category(letter) in ("So", "Lo"):
         return True
+    if "\u1100" <= text[at - 1] <= "\u115f" and ("\u1100" <= letter <= "\u115f" or "\uac00" <= letter <= "\ud7a3"):
+        return True  # an initial before another, or before a whole syllable
     return (
         letter == _JOINER
         or "\u1160" <= letter <= "\u11ff"
