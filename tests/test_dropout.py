@@ -26,13 +26,14 @@ def dropout(x: Tensor, p: float, *, seed: int = 0) -> Tensor:
 
 
 @given(st.floats(0, 1))
+@settings(deadline=None)
 def test_bytes_are_used_only_where_they_come_near(p: float) -> None:
     dropped = dropped_256ths(p)
     if dropped is None:
         assert abs(round(p * 256) / 256 - p) > 0.02 * p or round(p * 256) in (0, 256)
     else:
         assert 1 <= dropped <= 255
-        assert dropped / 256 == pytest.approx(p, rel=0.02)
+        assert abs(dropped / 256 - p) <= 0.02 * p
 
 
 @pytest.mark.parametrize("p", [0.05, 0.1, 0.2, 0.25, 0.3, 0.5])
