@@ -130,6 +130,7 @@ def _dies(number: int) -> None:
     os._exit(1)
 
 
+@pytest.mark.slow  # 10 s; and with 2,000 other tests in its process, the library has failed to start a thread
 def test_a_cluster_makes_the_same_bytes_and_its_faults_are_one_line(
     cluster: Cluster, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -233,6 +233,7 @@ def test_a_second_ctrl_c_ends_the_process_while_a_library_works() -> None:
     with subprocess.Popen([sys.executable, "-c", AT_ONCE], stdout=subprocess.PIPE, encoding="utf-8") as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
+        time.sleep(0.3)  # it is in the library by now
         process.send_signal(signal.SIGINT)
         time.sleep(0.3)
         assert process.poll() is None
