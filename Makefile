@@ -22,7 +22,7 @@ venv:
 		exit 2; }
 	@$(PYTHON) scripts/venv.py $(if $(filter command environment,$(firstword $(origin PYTHON))),--this-python)
 
-demo: venv ## the whole pipeline on the demo corpus, to a table of results (about 6 minutes)
+demo: venv ## the whole pipeline on the demo corpus, to a table of results (about 4 minutes)
 	$(RUN) bertpt run --config demo
 
 test: venv ## all tests but the slow ones

@@ -260,4 +260,19 @@ ENTRIES: dict[str, Entry] = {
         also=("rouge1", "rougeL"),
         like="",
     ),
+    # For a small encoder of one's own, which learns little from a thousand examples.
+    "sst2-long": Entry(
+        what="SST-2, 10,000 rows of train (phrases), dev 872",
+        metric="accuracy",
+        split=lines("glue/SST-2/train.tsv", "glue/SST-2/dev.tsv", 10_000, 1000),
+        config={"task": "classification", "data": {"text": "sentence"}, "train": {"epochs": 3, "lr": 5e-4}},
+        like="",
+    ),
+    "conll-long": Entry(
+        what="CoNLL-2003, 6,000 sentences of train, all of testb",
+        metric="f1",
+        split=blocks("conll2003/eng.train", "conll2003/eng.testb", 6000, 1000, 2900),
+        config={"task": "ner", "data": {"format": "conll"}, "train": {"epochs": 4, "lr": 1e-3}},
+        like="",
+    ),
 }

@@ -227,7 +227,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--encoder", type=Path)
     parser.add_argument("--data", type=Path, default=Path("data"))
-    parser.add_argument("--tasks", default=",".join(ENTRIES))
+    parser.add_argument("--tasks", default=",".join(name for name in ENTRIES if not name.endswith("-long")))
     parser.add_argument("--variants", default=",".join(VARIANTS))
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--out", type=Path, default=Path("runs/bench-tasks.json"))
