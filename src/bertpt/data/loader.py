@@ -7,6 +7,7 @@ and ranks, and after a resume, which needs to know only how many rows were consu
 from __future__ import annotations
 
 import signal
+import threading
 from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -101,6 +102,23 @@ def masked_rows(
         keys = static_keys(seed, epochs, factor, len(packed.lengths))
         return masker(packed.ids, packed.lengths, keys, cap, store_places(rows))
     return masker(packed.ids, packed.lengths, row_keys(seed, epochs, places), cap)
+
+
+@contextmanager
+def _children_unheard() -> Iterator[None]:
+    """Keep torch from answering the death of a loader process with an exception wherever the program stands.
+
+    One out of a finaliser or a lock is lost, printed, or leaves the lock held. Without it the next batch raises, within
+    the 5 seconds after which torch looks whether its processes live.
+    """
+    if not hasattr(signal, "SIGCHLD") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGCHLD)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL if before is None else before)
 
 
 @contextmanager
@@ -253,5 +271,5 @@ class BatchStream(Dataset[Batch]):
             multiprocessing_context="spawn" if workers else None,
             generator=torch.Generator(),  # else each loader takes a number from the generator of dropout
         )
-        with _signals_held():
+        with _signals_held(), _children_unheard():
             return iter(loader)

@@ -285,11 +285,14 @@ def _train(
 
 @contextlib.contextmanager
 def _named_worker_faults() -> Iterator[None]:
-    """Torch raises a plain RuntimeError, wherever training stands, when a loader process is gone."""
+    """Torch raises a plain RuntimeError when a loader process is gone.
+
+    One that is killed while its tensors are fetched shows as the end of a connection.
+    """
     try:
         yield
-    except RuntimeError as error:
-        if "DataLoader worker" not in str(error):
+    except (RuntimeError, EOFError, ConnectionError) as error:
+        if isinstance(error, RuntimeError) and "DataLoader worker" not in str(error):
             raise
         raise BertptError(
             "a loader process has died (killed, perhaps for want of memory); the same command goes on from the last"
