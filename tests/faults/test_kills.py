@@ -231,7 +231,8 @@ def test_a_disk_that_takes_no_more_is_one_line_and_costs_nothing(
     refused = 0
     for _ in range(many(12, 2)):
         fresh(folder, stage)
-        answer = server.run(folder, stage.command, file_limit=draw.randint(400, max(401, *sizes)))  # what it says has to fit
+        # What it says has to fit as well.
+        answer = server.run(folder, stage.command, file_limit=draw.randint(400, max(401, *sizes)))
         said = server.said()
         assert answer["code"] in (0, 1), said
         if answer["code"] == 1:
