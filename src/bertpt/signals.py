@@ -94,6 +94,7 @@ def answered() -> Iterator[None]:
         _watch.install()
         yield
     finally:
+        _watch.noting += 1  # what comes now is too late
         _watch.restore()
         _watch = None
 

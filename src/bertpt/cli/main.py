@@ -59,6 +59,13 @@ app.add_typer(config.app, name="config")
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; every fault becomes one line (or one per fault) on stderr."""
+    try:
+        return _answered(arguments)
+    except KeyboardInterrupt:  # in the moment between the command's end and that of its handlers
+        return Stopped.exit_code
+
+
+def _answered(arguments: Sequence[str] | None) -> int:
     before, threading.excepthook = threading.excepthook, _thread_fault
     with signals.answered():
         try:
