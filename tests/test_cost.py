@@ -83,6 +83,12 @@ def test_a_plan_of_this_machine_measures_every_phase(tiny: Tiny, tmp_path: Path)
         assert phase.fitting_rows is not None
         assert phase.fitting_rows > phase.micro_batch
     assert "prepared corpus" in plan.disk
+    count = sum(plan.parameters.values())
+    assert plan.disk["best weights"] == 4 * count
+    kept = plan_run(tiny.config(tmp_path, train={"keep": 2, "keep_every": 5}), say=silent).disk
+    permanent = sum(phase.steps for phase in plan.phases) // 5
+    assert permanent > 0
+    assert kept[f"{3 + permanent} checkpoints"] == 12 * count * (3 + permanent)
     assert plan.hours * 3600 == pytest.approx(sum(phase.steps * phase.seconds for phase in plan.phases))
 
 

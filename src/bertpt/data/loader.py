@@ -42,15 +42,24 @@ class PackedRows(NamedTuple):
     lengths: I64  # [B]
 
 
-def gather(tokens: Tokens, rows: NDArray[Any], special_ids: dict[str, int]) -> PackedRows:
-    """Copy the spans of planned ``rows`` out of the store, with their special tokens."""
+def _places(rows: NDArray[Any]) -> tuple[I64, I64, I64]:
+    """Offset in the store of each token, int64 [T]; sizes and ends of each row's two stretches, int64 [B, 2].
+
+    The stretches are [CLS] A [SEP], then B [SEP]. The tokens beside a span make room for its special tokens; before the
+    first one of the store and behind its last one there is none, so an offset may lie outside.
+    """
     a, b = rows["a_length"].astype(np.int64), rows["b_length"].astype(np.int64)
-    # Two stretches a row: [CLS] A [SEP], then B [SEP]. The tokens beside a span make room for its special tokens.
     sizes = np.stack([a + 2, np.where(b > 0, b + 1, 0)], axis=1)
     starts = np.stack([rows["a_start"] - 1, rows["b_start"]], axis=1)
     ends = sizes.cumsum().reshape(sizes.shape)
     places = np.repeat((starts - ends + sizes).ravel(), sizes.ravel())
     places += np.arange(len(places))
+    return places, sizes, ends
+
+
+def gather(tokens: Tokens, rows: NDArray[Any], special_ids: dict[str, int]) -> PackedRows:
+    """Copy the spans of planned ``rows`` out of the store, with their special tokens."""
+    places, sizes, ends = _places(rows)
     ids = np.asarray(tokens.ids).take(places, mode="clip").astype(np.int64)
     ids[ends[:, 0] - sizes[:, 0]] = special_ids["cls"]
     ids[ends - 1] = special_ids["sep"]  # of an empty second stretch: the end of the first, once more
@@ -72,12 +81,7 @@ def masker_for(store: TokenStore, masking: Masking) -> Masker:
 
 def store_places(rows: NDArray[Any]) -> I64:
     """int64 [T]: for each token its offset in the store, for special tokens that of one beside them."""
-    a, b = rows["a_length"].astype(np.int64), rows["b_length"].astype(np.int64)
-    sizes = np.stack([a + 2, np.where(b > 0, b + 1, 0)], axis=1).ravel()  # [CLS] A [SEP], B [SEP]
-    starts = np.stack([rows["a_start"] - 1, rows["b_start"]], axis=1).ravel()
-    first = np.cumsum(sizes) - sizes
-    places: I64 = np.repeat(starts - first, sizes) + np.arange(int(sizes.sum()))
-    return np.maximum(places, 0)
+    return np.maximum(_places(rows)[0], 0)
 
 
 def masked_rows(

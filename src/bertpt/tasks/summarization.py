@@ -121,8 +121,7 @@ class Summarization(Task):
         assert offsets is not None
         found = np.empty(int(offsets[-1]), np.float32)
         for indices, _, logits in outputs(model, encoded, precision=precision, before_batch=before_batch):
-            at = np.concatenate([np.arange(offsets[index], offsets[index + 1]) for index in indices])
-            found[at] = logits.float().cpu().numpy()
+            found[encoded.rows.marked(indices)] = logits.float().cpu().numpy()
         return np.split(found, np.cumsum(encoded.sentences)[:-1]) if len(encoded.sentences) else []
 
     def score(self, examples: Sequence[Article], predictions: Sequence[NDArray[np.float32]], facts: Facts) -> Scored:

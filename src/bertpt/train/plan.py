@@ -293,9 +293,10 @@ def _kept_bytes(model: BertForPreTraining, batch: Batch, precision: str) -> int:
 
 
 def _disk(config: Config, count: int, store: TokenStore | None) -> dict[str, int]:
-    disk = {
-        f"{config.train.keep + 1} checkpoints": 12 * count * (config.train.keep + 1)
-    }  # one more while it is written
+    train = config.train
+    permanent = sum(phase.steps for phase in train.phases) // train.keep_every if train.keep_every else 0
+    checkpoints = train.keep + 1 + permanent  # one more while it is written
+    disk = {f"{checkpoints} checkpoints": 12 * count * checkpoints, "best weights": 4 * count}
     if store is not None:
         disk["prepared corpus"] = sum(path.stat().st_size for path in Path(store.directory).iterdir() if path.is_file())
     return disk

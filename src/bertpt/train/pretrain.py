@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import islice
@@ -21,6 +20,7 @@ from bertpt.data.mixture import mixture_of
 from bertpt.data.paircheck import check_pairs
 from bertpt.data.store import TokenStore
 from bertpt.data.wordpiece import load_tokenizer
+from bertpt.data.workers import processors
 from bertpt.errors import BertptError, RequestError
 from bertpt.files import check_hashes
 from bertpt.model.pretraining import BertForPreTraining, pretraining_losses
@@ -64,11 +64,6 @@ def choose_precision(name: str, device: torch.device) -> str:
     if name != "auto":
         return name
     return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
-
-
-def _processors() -> int:
-    """How many processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _now(job: Callable[[], object]) -> None:
@@ -115,7 +110,7 @@ class PreTraining:
             batches = stream.batches(
                 max(0, done - begin) * phase.accumulate,
                 phase.steps * phase.accumulate,
-                workers=min(self.config.train.workers, _processors()),  # more would be slower, and torch warns
+                workers=min(self.config.train.workers, processors()),  # more would be slower, and torch warns
                 pin=self.device.type == "cuda",
             )
             if done < begin + phase.steps:
