@@ -8,14 +8,13 @@ import random
 import re
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
+from server_helpers import Server, started
 from task_helpers import encoder, plain_task
 from train_helpers import Tiny, write_config
 
@@ -31,44 +30,10 @@ TIMES = re.compile(r'"(?:tokens|rows)_per_second": [0-9.e+]+')
 ENDS = {0, 3, *(-number for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGUSR1))}
 
 
-@dataclass
-class Server:
-    """The process that runs the commands."""
-
-    process: subprocess.Popen[str]
-    log: Path
-
-    def run(self, folder: Path, arguments: list[str], **order: Any) -> dict[str, Any]:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(
-            json.dumps({"arguments": arguments, "folder": str(folder), "log": str(self.log), **order}) + "\n"
-        )
-        self.process.stdin.flush()
-        answer: dict[str, Any] = json.loads(self.process.stdout.readline())
-        return answer
-
-    def said(self) -> str:
-        return self.log.read_text(encoding="utf-8")
-
-    def finish(self, folder: Path, arguments: list[str]) -> float:
-        answer = self.run(folder, arguments)
-        assert answer["code"] == 0, self.said()
-        return float(answer["seconds"])
-
-
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with subprocess.Popen(
-        [sys.executable, str(Path(__file__).with_name("kill_server.py"))],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        encoding="utf-8",
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        yield Server(process, tmp_path_factory.mktemp("server") / "log")
-        process.kill()
+    with started(tmp_path_factory.mktemp("server")) as server:
+        yield server
 
 
 # --- stages ---------------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -16,12 +16,20 @@ from torch.optim import Optimizer
 from bertpt.batch import Batch
 from bertpt.config.schema import Train
 from bertpt.errors import BertptError, Stopped
-from bertpt.progress import Progress
+from bertpt.progress import Progress, counted
 from bertpt.signals import StopFlag
-from bertpt.train.blame import blame
-from bertpt.train.checkpoint import Checkpoint, checkpoint_path, newest_checkpoint, restore
+from bertpt.train.blame import NOT_AGAIN, blame
+from bertpt.train.checkpoint import (
+    Checkpoint,
+    checkpoint_path,
+    newest_checkpoint,
+    open_checkpoint,
+    restore,
+    restore_random,
+)
 from bertpt.train.logs import MetricsLog
 from bertpt.train.optim import build_optimizer
+from bertpt.train.ranks import ALONE, Ranks
 from bertpt.train.saving import Keep, Snapshot, Writer, check_room, write_checkpoint
 from bertpt.train.skips import Jumps, Rates, Skips
 from bertpt.train.step import Totals, train_step
@@ -66,6 +74,7 @@ class Loop:
         say: gets lines for people.
         rate_key: what the user calls the learning rate.
         writer: writes the checkpoints, and what the work gives it.
+        ranks: the processes that train together; the first alone says, logs, evaluates and writes.
     """
 
     def __init__(
@@ -78,19 +87,34 @@ class Loop:
         say: Callable[[str], None],
         rate_key: str = "train.optimizer.lr",
         writer: Writer | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
         self.directory, self.work, self.settings, self.precision = directory, work, settings, precision
-        self.say, self.rate_key, self.writer = say, rate_key, writer or Writer()
+        self.say, self.rate_key, self.writer, self.ranks = say, rate_key, writer or Writer(), ranks
         self.device = next(work.model.parameters()).device
-        self.optimizer: Optimizer = build_optimizer(work.model, settings.optimizer)
+        sharded = settings.shard_optimizer and ranks.size > 1
+        self.optimizer: Optimizer = build_optimizer(work.model, settings.optimizer, sharded=sharded)
         self.rates = Rates(work.total, settings.schedule, settings.optimizer.lr, self.device)
         self.position, self.skips = _Position(), Skips.of(self.device)
         self.jumps = Jumps()
-        if (checkpoint := newest_checkpoint(directory, say)) is not None:
+        if (checkpoint := self._newest()) is not None:
             self._resume(checkpoint)
+        elif not ranks.is_main:
+            ranks.draw_apart(settings.seed, 0)
+        self.model = ranks.model(work.model)
+
+    def _newest(self) -> Checkpoint | None:
+        """The newest intact checkpoint, as the first process finds it."""
+        found = newest_checkpoint(self.directory, self.say) if self.ranks.is_main else None
+        step = self.ranks.from_main(-1 if found is None else found.step)
+        if self.ranks.is_main or step < 0:
+            return found
+        return open_checkpoint(checkpoint_path(self.directory, step))
 
     def _resume(self, checkpoint: Checkpoint) -> None:
         restore(checkpoint, self.work.model, self.optimizer)
+        if (writers := restore_random(checkpoint, self.ranks.rank, self.ranks.size)) != self.ranks.size:
+            self.ranks.draw_apart(self.settings.seed, checkpoint.step)
         self.work.load_state(checkpoint.state)
         loop = checkpoint.state["loop"]
         self.position = _Position(
@@ -99,6 +123,8 @@ class Loop:
         self.skips = Skips.of(self.device, loop["skipped"], loop["skipped_in_a_row"])
         if not self.finished:
             self.say(f"going on from {checkpoint.directory} (update {checkpoint.step} of {self.work.total})")
+            if writers != (size := self.ranks.size):
+                self.say(f"{counted(writers, 'processes')} before, {size} now: the same batches, dropout draws anew")
 
     @property
     def finished(self) -> bool:
@@ -117,14 +143,14 @@ class Loop:
             return
         with (
             _subnormals_flushed(),
-            MetricsLog(self.directory, self.position.step) as log,
+            MetricsLog(self.directory, self.position.step) if self.ranks.is_main else nullcontext() as log,
             StopFlag() as stop,
             Progress(what, total=self.work.total, unit="updates", start=self.position.step, shown=progress) as bar,
             self._written(),
         ):
             if self.position.evaluation_due:
                 self._evaluate(log, stop)
-                self._save_and_leave(stop.requested)
+                self._save_and_leave(self.ranks.first(stop.requested))
             self._train(log, stop, bar)
 
     @contextmanager
@@ -142,13 +168,13 @@ class Loop:
             raise
         self.writer.wait()
 
-    def _train(self, log: MetricsLog, stop: StopFlag, bar: Progress) -> None:
+    def _train(self, log: MetricsLog | None, stop: StopFlag, bar: Progress) -> None:
         work, settings, position = self.work, self.settings, self.position
         clock = time.perf_counter() - position.seconds
         for batches in work.updates(position.step):
             rate = self.rates(position.step, self.skips)
             skipped = train_step(
-                work.model,
+                self.model,
                 self.optimizer,
                 batches,
                 work.objective,
@@ -158,13 +184,15 @@ class Loop:
                 lr=rate,
                 clip=settings.clip,
                 precision=self.precision,
+                ranks=self.ranks,
             )
             self.skips.note(skipped)
             position.step += 1
             position.seconds = time.perf_counter() - clock
             step, last = position.step, position.step == work.total
             if logged := step % settings.log_every == 0 or last or work.is_boundary(step):
-                self._log(log, bar, rate)
+                if log is not None:
+                    self._log(log, bar, rate)
                 position.totals, position.seconds = Totals.empty(), 0.0
                 clock = time.perf_counter()
             else:
@@ -175,42 +203,46 @@ class Loop:
             save = (
                 last or step % settings.save_every == 0 or (settings.keep_every > 0 and step % settings.keep_every == 0)
             )
-            signal = stop.requested  # read once: what comes later is for the next update
+            signal = self.ranks.first(stop.requested)  # read once: what comes later is for the next update
             if logged or save or signal or position.evaluation_due or self.device.type == "cpu":
                 self._check_skips(batches)
             if position.evaluation_due:
                 self._evaluate(log, stop)
-                signal = signal or stop.requested
+                signal = signal or self.ranks.first(stop.requested)
             if save or signal:
                 self._save_and_leave(signal)
             clock += time.perf_counter() - paused
 
-    def _evaluate(self, log: MetricsLog, stop: StopFlag) -> None:
-        """Log the held-out scores; a signal puts them off until the run goes on."""
+    def _evaluate(self, log: MetricsLog | None, stop: StopFlag) -> None:
+        """Log the held-out scores, while other processes wait; a signal puts them off until the run goes on."""
 
         def leave_off() -> None:
             if stop.requested:
                 raise _PutOff
 
-        with suppress(_PutOff):
-            log.write("heldout", self.position.step, self.work.evaluate(self.position.step, leave_off))
-            self.position.evaluation_due = False
+        if log is not None:
+            with suppress(_PutOff):
+                log.write("heldout", self.position.step, self.work.evaluate(self.position.step, leave_off))
+                self.position.evaluation_due = False
+        self.position.evaluation_due = bool(self.ranks.from_main(self.position.evaluation_due))
 
     def _save_and_leave(self, signal: str | None) -> None:
         """Save, and leave for a signal unless all is done. Training waits for the copy alone."""
         position, settings = self.position, self.settings
-        check_room(self.directory, self.work.model, self.optimizer)
         loop = {
             "evaluation_due": position.evaluation_due,
             "totals": position.totals.state(),
             "seconds": position.seconds,
         }
         state = self.work.state(position.step) | {"loop": loop | self.skips.state()}
-        snapshot = Snapshot.of(position.step, self.work.model, self.optimizer, state)
-        keep = Keep(settings.keep, settings.keep_every)
-        self.writer.submit(partial(write_checkpoint, self.directory, snapshot, keep))
+        snapshot = Snapshot.of(position.step, self.work.model, self.optimizer, state, self.ranks)
+        if self.ranks.is_main:
+            check_room(self.directory, snapshot)
+            keep = Keep(settings.keep, settings.keep_every)
+            self.writer.submit(partial(write_checkpoint, self.directory, snapshot, keep))
         if signal and not self.finished:
             self.writer.wait()
+            self.ranks.together()
             path = checkpoint_path(self.directory, position.step)
             raise Stopped(f"stopped by {signal} after update {position.step}; saved {path}; the same command goes on")
 
@@ -240,8 +272,10 @@ class Loop:
         in_a_row, step = int(self.skips.in_a_row), self.position.step
         if in_a_row < min(self.settings.max_skips, self.work.total):
             return
+        found = blame(self.work, batches, self.precision)
+        where = self.ranks.first(None if found == NOT_AGAIN else found) or found
         raise BertptError(
             f"update {step}: loss or gradient were not finite {in_a_row} times in a row"
-            f" ({blame(self.work, batches, self.precision)}); none of these updates was made, the last checkpoint is as"
+            f" ({where}); none of these updates was made, the last checkpoint is as"
             f" it was; lower {self.rate_key} or lengthen the warm-up"
         )
