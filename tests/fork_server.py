@@ -1,7 +1,9 @@
 """Runs commands in forked processes and strikes them at a given moment: neither a start nor a kill costs one of Python.
 
-Reads one JSON object a line and answers with one (struck, code, codes of all processes, seconds):
+Its arguments are modules to load before; by default all that the stages use. Reads one JSON object a line and answers
+with one (struck, code, codes of all processes, seconds):
     arguments, folder, log: of the command; log has what all its processes said, and log.RANK what one of several did.
+    more: further arguments of the process ``rank``.
     ranks: so many processes train together, as torchrun starts them; when one fails, the others are asked to stop.
     delay (seconds) or when (a file in the folder appears): the strike, by signal, of the process ``rank``, or of all.
     file_limit: bytes that a file can have.
@@ -11,7 +13,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import math
 import os
 import resource
 import signal
@@ -39,6 +40,9 @@ MODULES = (
     "transformers.models.bert.modeling_bert",
 )
 
+# Seconds after the end of one process at which torchrun strikes the others.
+TORCHRUN = ((0.1, signal.SIGTERM), (30.0, signal.SIGKILL))
+
 
 def child(order: dict[str, Any], place: dict[str, str]) -> int:
     os.setsid()
@@ -50,7 +54,8 @@ def child(order: dict[str, Any], place: dict[str, str]) -> int:
     os.dup2(log, 2)
     if order.get("file_limit"):  # larger files cannot be written, as on a disk that is full
         resource.setrlimit(resource.RLIMIT_FSIZE, (order["file_limit"],) * 2)
-    return program(order["arguments"])
+    is_struck = bool(place) and int(place["RANK"]) == order.get("rank")
+    return program(order["arguments"] + (order.get("more", []) if is_struck else []))
 
 
 def forked(work: Callable[[], int]) -> int:
@@ -84,16 +89,17 @@ def serve(order: dict[str, Any]) -> dict[str, Any]:
     numbers = [forked(partial(child, order, place)) for place in (places(ranks, store.port) if store else [{}])]
     codes: dict[int, int] = {}
     struck, failed = False, 0.0
+    asked = list(TORCHRUN)
     while len(codes) < len(numbers):
         for number in set(numbers) - codes.keys():
             if (found := os.waitpid(number, os.WNOHANG))[0]:
                 codes[number] = os.waitstatus_to_exitcode(found[1])
                 if codes[number] and not failed:
                     failed = time.monotonic()
-        if failed and time.monotonic() - failed > 0.1:  # torchrun looks at them so often
-            failed = math.inf
+        if failed and asked and time.monotonic() - failed > asked[0][0]:
+            ask = asked.pop(0)[1]
             for number in set(numbers) - codes.keys():
-                os.kill(number, signal.SIGTERM)
+                os.kill(number, ask)
         if not struck and is_time(order, time.monotonic() - begun):
             struck_ones = numbers if order.get("rank") is None else [numbers[order["rank"]]]
             for number in set(struck_ones) - codes.keys():
@@ -116,7 +122,7 @@ def is_time(order: dict[str, Any], seconds: float) -> bool:
 def main() -> None:
     torch.set_num_threads(1)
     os.fsync = lambda descriptor: None  # no power is lost here
-    for name in MODULES:
+    for name in sys.argv[1:] or MODULES:
         importlib.import_module(name)
     print("ready", flush=True)
     for line in sys.stdin:

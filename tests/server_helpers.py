@@ -39,10 +39,10 @@ class Server:
 
 
 @contextlib.contextmanager
-def started(folder: Path) -> Iterator[Server]:
-    """A server that keeps its log in ``folder``."""
+def started(folder: Path, *modules: str) -> Iterator[Server]:
+    """A server that keeps its log in ``folder`` and has loaded ``modules``, or what the stages use."""
     with subprocess.Popen(
-        [sys.executable, str(Path(__file__).with_name("fork_server.py"))],
+        [sys.executable, str(Path(__file__).with_name("fork_server.py")), *modules],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         encoding="utf-8",

@@ -181,6 +181,36 @@ def test_a_stage_that_is_killed_at_any_moment_comes_to_the_same_end(
     assert kills >= many(*STRIKES[name])
 
 
+def test_a_rank_that_dies_at_any_moment_ends_all_and_they_come_to_the_same_end(
+    server: Server, fresh: Callable[[Path, Stage], None], tmp_path: Path, many: Many, count: Count
+) -> None:
+    stage, draw, folder = STAGES["pretrain"], random.Random("ranks"), tmp_path / "w"
+    fresh(folder, stage)
+    seconds = server.finish(folder, stage.command, ranks=2)
+    wanted = result(folder, stage)
+    left, kills = many(30, 3), 0
+    while left:
+        fresh(folder, stage)
+        for _ in range(draw.randint(1, 3)):
+            rank = draw.randrange(2)
+            answer = server.run(folder, stage.command, ranks=2, rank=rank, delay=draw.random() * seconds)
+            said = [line for line in server.said().splitlines() if line.startswith("bertpt: ")]
+            # The other one has met a closed connection, was asked to stop by the launcher, or had done all.
+            assert answer["codes"][1 - rank] in (0, 1, 3, -signal.SIGTERM), (answer, said)
+            assert len(said) <= 1, said
+            if answer["codes"][1 - rank] == 1:
+                assert "another process of this training has ended" in said[0]
+            assert_whole(folder)
+            if answer["codes"][rank] == -signal.SIGKILL:
+                kills += 1
+                left = max(0, left - 1)
+        server.finish(folder, stage.command, ranks=2)
+        assert result(folder, stage) == wanted
+        assert leftovers(folder) == []
+    count("ranks killed (SIGKILL)", kills)
+    assert kills >= many(30, 3)
+
+
 # --- full disks -----------------------------------------------------------------------------------------------------
 
 
