@@ -24,6 +24,7 @@ from bertpt.train.logs import MetricsLog
 from bertpt.train.optim import build_optimizer
 from bertpt.train.saving import Keep, Snapshot, Writer, check_room, write_checkpoint
 from bertpt.train.skips import Jumps, Rates, Skips
+from bertpt.train.speed import Waits, speed_numbers
 from bertpt.train.step import Totals, train_step
 from bertpt.train.work import Work
 
@@ -40,6 +41,7 @@ class _Position:
     evaluation_due: bool = False  # put off by a signal
     totals: Totals = field(default_factory=Totals.empty)
     seconds: float = 0.0  # that the updates in ``totals`` took
+    waits: Waits = field(default_factory=Waits)  # of these seconds, for data
 
 
 @contextmanager
@@ -94,7 +96,11 @@ class Loop:
         self.work.load_state(checkpoint.state)
         loop = checkpoint.state["loop"]
         self.position = _Position(
-            checkpoint.step, loop["evaluation_due"], Totals.from_state(loop["totals"], self.device), loop["seconds"]
+            checkpoint.step,
+            loop["evaluation_due"],
+            Totals.from_state(loop["totals"], self.device),
+            loop["seconds"],
+            Waits(loop.get("waited", 0.0)),  # older checkpoints have none
         )
         self.skips = Skips.of(self.device, loop["skipped"], loop["skipped_in_a_row"])
         if not self.finished:
@@ -145,7 +151,7 @@ class Loop:
     def _train(self, log: MetricsLog, stop: StopFlag, bar: Progress) -> None:
         work, settings, position = self.work, self.settings, self.position
         clock = time.perf_counter() - position.seconds
-        for batches in work.updates(position.step):
+        for batches in position.waits.over(work.updates(position.step)):
             rate = self.rates(position.step, self.skips)
             skipped = train_step(
                 work.model,
@@ -165,7 +171,7 @@ class Loop:
             step, last = position.step, position.step == work.total
             if logged := step % settings.log_every == 0 or last or work.is_boundary(step):
                 self._log(log, bar, rate)
-                position.totals, position.seconds = Totals.empty(), 0.0
+                position.totals, position.seconds, position.waits.seconds = Totals.empty(), 0.0, 0.0
                 clock = time.perf_counter()
             else:
                 bar.add()
@@ -204,6 +210,7 @@ class Loop:
             "evaluation_due": position.evaluation_due,
             "totals": position.totals.state(),
             "seconds": position.seconds,
+            "waited": position.waits.seconds,
         }
         state = self.work.state(position.step) | {"loop": loop | self.skips.state()}
         snapshot = Snapshot.of(position.step, self.work.model, self.optimizer, state)
@@ -215,20 +222,22 @@ class Loop:
             raise Stopped(f"stopped by {signal} after update {position.step}; saved {path}; the same command goes on")
 
     def _log(self, log: MetricsLog, bar: Progress, rate: float | Tensor) -> None:
-        totals, seconds = self.position.totals, self.position.seconds
+        totals = self.position.totals
         assert totals.gradient_norm is not None
         skipped = int(self.skips.total)
         means = totals.means()
         values = means | {
             "lr": float(rate),
             "gradient_norm": float(totals.gradient_norm),
-            "tokens_per_second": totals.tokens / seconds,
-            "rows_per_second": totals.rows / seconds,
-            "padding_share": 1 - totals.tokens / totals.grid,
             "skipped": skipped,
         }
+        values |= speed_numbers(
+            totals, self.work.flops(totals), self.position.seconds, self.position.waits.seconds, self.device
+        )
         log.write("train", self.position.step, values)
-        bar.add(1, **self.work.shown(values), **({"skipped": f"{skipped:,}"} if skipped else {}))
+        shown = self.work.shown(values)
+        shown |= {"MFU": f"{values['mfu']:.1%}"} if "mfu" in values else {}
+        bar.add(1, **shown, **({"skipped": f"{skipped:,}"} if skipped else {}))
         loss = sum(
             weight * means[f"{name}_loss"] for name, weight in self.work.loss_weights.items() if name in totals.losses
         )

@@ -26,12 +26,13 @@ from bertpt.files import check_hashes
 from bertpt.model.pretraining import BertForPreTraining, pretraining_losses
 from bertpt.progress import say as say_stderr
 from bertpt.train.checkpoint import checkpoints
+from bertpt.train.cost import training_flops
 from bertpt.train.evaluate import EVALUATION_SEED, heldout_scores, predict_heldout
 from bertpt.train.initial import InitialWeights, checked_start, start_from, with_keys
 from bertpt.train.loop import Loop
 from bertpt.train.rundir import BEST, Run, opened_alone, weights_are_gone
 from bertpt.train.saving import Writer, copied, write_weights
-from bertpt.train.step import Terms
+from bertpt.train.step import Terms, Totals
 
 
 def pretraining_objective(model: BertForPreTraining, batch: Batch) -> Terms:
@@ -102,6 +103,17 @@ class PreTraining:
 
     objective = staticmethod(pretraining_objective)
     count_terms = staticmethod(pretraining_counts)
+
+    def flops(self, totals: Totals) -> float:
+        """Operations of the updates in ``totals``; of skipped ones, the vocabulary's are not counted."""
+        return training_flops(
+            self.config.model,
+            self.store.vocab_size,
+            rows=totals.rows,
+            tokens=totals.tokens,
+            predictions=float(totals.counts["mlm"]),
+            pairs="nsp" in totals.counts,
+        )
 
     def updates(self, done: int) -> Iterator[list[Batch]]:
         """The micro-batches of each update after the first ``done``, phase after phase."""
