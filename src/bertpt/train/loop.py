@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 from bertpt.batch import Batch
@@ -57,6 +58,17 @@ def _subnormals_flushed() -> Iterator[None]:
         torch.set_flush_denormal(False)
 
 
+@contextmanager
+def _tf32(wanted: bool) -> Iterator[None]:
+    """Products of fp32 matrices in TF32 on GPUs that have it; afterwards as before."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = wanted or before
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+
+
 class Loop:
     """One run in its directory: from the newest intact checkpoint, or from the start, to the last update.
 
@@ -64,7 +76,7 @@ class Loop:
         directory: of the run.
         work: what is trained.
         settings: how; its phases are the work's own matter.
-        precision: ``fp32`` or ``bf16``.
+        precision: ``fp32``, ``bf16`` or ``fp16``.
         say: gets lines for people.
         rate_key: what the user calls the learning rate.
         writer: writes the checkpoints, and what the work gives it.
@@ -86,6 +98,7 @@ class Loop:
         self.device = next(work.model.parameters()).device
         self.optimizer: Optimizer = build_optimizer(work.model, settings.optimizer)
         self.rates = Rates(work.total, settings.schedule, settings.optimizer.lr, self.device)
+        self.scaler = GradScaler(self.device.type) if precision == "fp16" else None
         self.position, self.skips = _Position(), Skips.of(self.device)
         self.jumps = Jumps()
         if (checkpoint := newest_checkpoint(directory, say)) is not None:
@@ -103,6 +116,8 @@ class Loop:
             Waits(loop.get("waited", 0.0)),  # older checkpoints have none
         )
         self.skips = Skips.of(self.device, loop["skipped"], loop["skipped_in_a_row"])
+        if self.scaler is not None:
+            self.scaler.load_state_dict(loop["scaler"])
         if not self.finished:
             self.say(f"going on from {checkpoint.directory} (update {checkpoint.step} of {self.work.total})")
 
@@ -123,6 +138,7 @@ class Loop:
             return
         with (
             _subnormals_flushed(),
+            _tf32(self.settings.tf32),
             MetricsLog(self.directory, self.position.step) as log,
             StopFlag() as stop,
             Progress(what, total=self.work.total, unit="updates", start=self.position.step, shown=progress) as bar,
@@ -164,6 +180,7 @@ class Loop:
                 lr=rate,
                 clip=settings.clip,
                 precision=self.precision,
+                scaler=self.scaler,
             )
             self.skips.note(skipped)
             position.step += 1
@@ -212,6 +229,8 @@ class Loop:
             "seconds": position.seconds,
             "waited": position.waits.seconds,
         }
+        if self.scaler is not None:
+            loop["scaler"] = self.scaler.state_dict()
         state = self.work.state(position.step) | {"loop": loop | self.skips.state()}
         snapshot = Snapshot.of(position.step, self.work.model, self.optimizer, state)
         keep = Keep(settings.keep, settings.keep_every)
@@ -234,6 +253,8 @@ class Loop:
         values |= speed_numbers(
             totals, self.work.flops(totals), self.position.seconds, self.position.waits.seconds, self.device
         )
+        if self.scaler is not None:
+            values["loss_scale"] = self.scaler.get_scale()
         log.write("train", self.position.step, values)
         shown = self.work.shown(values)
         shown |= {"MFU": f"{values['mfu']:.1%}"} if "mfu" in values else {}
@@ -249,8 +270,11 @@ class Loop:
         in_a_row, step = int(self.skips.in_a_row), self.position.step
         if in_a_row < min(self.settings.max_skips, self.work.total):
             return
+        fault = blame(self.work, batches, self.precision)
+        if self.scaler is not None:
+            fault += f", with losses scaled by {self.scaler.get_scale():g}"
         raise BertptError(
             f"update {step}: loss or gradient were not finite {in_a_row} times in a row"
-            f" ({blame(self.work, batches, self.precision)}); none of these updates was made, the last checkpoint is as"
-            f" it was; lower {self.rate_key} or lengthen the warm-up"
+            f" ({fault}); none of these updates was made, the last checkpoint is as it was; lower"
+            f" {self.rate_key} or lengthen the warm-up"
         )

@@ -61,10 +61,23 @@ def choose_device(name: str) -> torch.device:
 
 
 def choose_precision(name: str, device: torch.device) -> str:
-    """``auto`` is bf16 on a GPU that computes in it, else fp32."""
+    """``auto`` is bf16 on a GPU that computes in it, else fp32.
+
+    Raises:
+        RequestError: fp16 on a CPU.
+    """
+    if name == "fp16" and device.type != "cuda":
+        raise RequestError(
+            f"train.precision: fp16 needs a CUDA device, this is the {device.type.upper()}; set fp32 (or auto)"
+        )
     if name != "auto":
         return name
     return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
+
+
+def scoring_precision(name: str, device: torch.device) -> str:
+    """As :func:`choose_precision`, but a model that was trained in fp16 is scored in fp32 where there is no GPU."""
+    return choose_precision("auto" if name == "fp16" and device.type != "cuda" else name, device)
 
 
 def _now(job: Callable[[], object]) -> None:
@@ -78,7 +91,7 @@ class PreTraining:
         run: its directory keeps the planned epochs.
         store: the tokens.
         device: where the model and the batches go.
-        precision: of the evaluation, ``fp32`` or ``bf16``.
+        precision: of the evaluation, ``fp32``, ``bf16`` or ``fp16``.
         later: does what takes time, in its order, while training goes on (``Writer.submit``); default: at once.
     """
 
@@ -252,7 +265,7 @@ def pretrain(
     store = TokenStore.open(place)
     check_hashes(store.directory, store.manifest)
     check_pairs(store.manifest, config.pairs.rule)
-    choose_device(config.train.device)  # refuses before anything is written
+    choose_precision(config.train.precision, choose_device(config.train.device))  # refuses before anything is written
     tokenizer = tokenizer_dir(config) if there is None else there.tokenizer
     facts = {"store": store.manifest["fingerprint"], "tokenizer": store.manifest["inputs"].get("tokenizer")}
     if there is not None:
