@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file
 from server_helpers import Server, started
 from torch import Tensor
-from train_helpers import Tiny, write_config
+from train_helpers import MEASURED, Tiny, write_config
 
 from bertpt.batch import Batch
 from bertpt.data.locate import finished_store
@@ -30,7 +30,6 @@ from bertpt.world import World, of_environment
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks processes that have loaded torch")
 
 UNDROPPED = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-TIMED = {"tokens_per_second", "rows_per_second"}
 LAST = "checkpoints/step-00000006"
 
 
@@ -76,7 +75,7 @@ def tensors(run: Path) -> dict[str, Tensor]:
 
 def metrics(run: Path) -> list[dict[str, Any]]:
     lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    return [{key: value for key, value in json.loads(line).items() if key not in TIMED} for line in lines]
+    return [{key: value for key, value in json.loads(line).items() if key not in MEASURED} for line in lines]
 
 
 def assert_close(run: Path, wanted: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 from bertpt.batch import Batch, LossTerm
@@ -116,10 +117,10 @@ class Totals:
 
 
 def autocast(device: torch.device, precision: str) -> contextlib.AbstractContextManager[object]:
-    """bf16 for matrix products; LayerNorm, softmax and losses stay in fp32. Weights are fp32 always."""
-    if precision == "bf16":
-        return torch.autocast(device.type, torch.bfloat16)
-    return contextlib.nullcontext()
+    """16 bits for matrix products; LayerNorm, softmax and losses stay in fp32. Weights are fp32 always."""
+    if precision == "fp32":
+        return contextlib.nullcontext()
+    return torch.autocast(device.type, torch.bfloat16 if precision == "bf16" else torch.float16)
 
 
 def train_step(
@@ -134,6 +135,7 @@ def train_step(
     lr: float | Tensor,
     clip: float,
     precision: str,
+    scaler: GradScaler | None = None,
     ranks: Ranks = ALONE,
 ) -> Tensor:
     """One update from the micro-batches of a global batch, or from this process's share of them.
@@ -146,6 +148,8 @@ def train_step(
         weights: weight of each loss term.
         totals: receives the sums for logging.
         lr: learning rate of this update; clip: largest global gradient norm.
+        scaler: of fp16: gradients are multiplied by its scale while they are computed, lest they vanish. It is lowered
+            when one of them overflows, by which the update is left out.
         ranks: the processes that make this update.
 
     Returns:
@@ -159,11 +163,14 @@ def train_step(
                 terms = objective(model, batch)
             # DDP divides by the number of processes.
             scale = {name: weights[name] * ranks.size / max(update.counts[name], 1) for name in terms.losses}
-            parts = [scale[name] * term.sum for name, term in terms.losses.items()]
-            torch.stack(parts).sum().backward()  # type: ignore[no-untyped-call]
+            loss = torch.stack([scale[name] * term.sum for name, term in terms.losses.items()]).sum()
+            (loss if scaler is None else scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
         update.add(terms)
 
     update.add_up(ranks)
+    if scaler is not None:
+        scaler.unscale_(optimizer)
+        scaler.update()  # by what it has just seen; on the device
     update.gradient_norm = nn.utils.clip_grad_norm_(model.parameters(), clip)
     skipped = not_finite([update.gradient_norm, *update.losses.values()])
     totals.add_update(update, skipped)
