@@ -7,21 +7,28 @@ import shutil
 import signal
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import model_helpers
 import pytest
 import torch
+import torch.distributed as dist
 from safetensors.torch import load_file
 from server_helpers import Server, started
 from torch import Tensor
+from torch.testing._internal.distributed.fake_pg import FakeStore
 from train_helpers import MEASURED, Tiny, write_config
 
 from bertpt.batch import Batch
+from bertpt.config.schema import Optimizer
 from bertpt.data.locate import finished_store
 from bertpt.data.store import TokenStore
 from bertpt.errors import RequestError
+from bertpt.model.pretraining import BertForPreTraining
+from bertpt.train.optim import build_optimizer, own_part
 from bertpt.train.pretrain import PreTraining, pretraining_counts
 from bertpt.train.ranks import Ranks, share
 from bertpt.train.rundir import Run
@@ -117,6 +124,25 @@ def test_a_sharded_optimizer_comes_to_the_same_result_and_can_be_gone_on_with_by
     shutil.rmtree(run / LAST)
     server.finish(tmp_path, ["pretrain", "--config", "c.yaml"], ranks=2)  # moments of one process to their owners
     assert_close(run, one)
+
+
+def test_each_process_of_a_sharded_optimizer_keeps_the_moments_of_its_part_alone() -> None:
+    parts = []
+    for rank in range(4):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's own, at loading
+            dist.init_process_group("fake", rank=rank, world_size=4, store=FakeStore())
+            try:
+                torch.manual_seed(0)
+                model = BertForPreTraining(model_helpers.small(), 200)
+                optimizer = own_part(build_optimizer(model, Optimizer(), sharded=True))
+            finally:
+                dist.destroy_process_group()
+        names = {id(parameter): name for name, parameter in model.named_parameters()}
+        parts.append({names[id(one)]: one.numel() for group in optimizer.param_groups for one in group["params"]})
+    assert sorted(name for part in parts for name in part) == sorted(names.values())
+    whole = sum(sum(part.values()) for part in parts)
+    assert max(sum(part.values()) for part in parts) < whole / 2
 
 
 def test_the_shares_of_the_processes_are_the_rows_of_one_in_order(tiny: Tiny, tmp_path: Path) -> None:
