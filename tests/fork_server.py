@@ -5,13 +5,15 @@ with one (struck, code, codes of all processes, seconds):
     arguments, folder, log: of the command; log has what all its processes said, and log.RANK what one of several did.
     more: further arguments of the process ``rank``.
     ranks: so many processes train together, as torchrun starts them; when one fails, the others are asked to stop.
-    delay (seconds) or when (a file in the folder appears): the strike, by signal, of the process ``rank``, or of all.
+    delay: seconds until the strike, by signal, of the process ``rank``, or of all; or
+    update: the number of the update at whose beginning ``rank`` strikes itself.
     file_limit: bytes that a file can have.
 """
 
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
 import os
 import resource
@@ -27,6 +29,7 @@ import torch
 from torch.distributed import TCPStore
 
 from bertpt.cli.main import run as program
+from bertpt.train import loop
 
 MODULES = (
     "bertpt.pipeline",
@@ -55,7 +58,20 @@ def child(order: dict[str, Any], place: dict[str, str]) -> int:
     if order.get("file_limit"):  # larger files cannot be written, as on a disk that is full
         resource.setrlimit(resource.RLIMIT_FSIZE, (order["file_limit"],) * 2)
     is_struck = bool(place) and int(place["RANK"]) == order.get("rank")
+    if is_struck and "update" in order:
+        strike_in(order["update"], order.get("signal", signal.SIGKILL))
     return program(order["arguments"] + (order.get("more", []) if is_struck else []))
+
+
+def strike_in(update: int, number: int) -> None:
+    made, count = loop.train_step, itertools.count(1)
+
+    def struck(*arguments: Any, **options: Any) -> Any:
+        if next(count) == update:
+            os.kill(os.getpid(), number)
+        return made(*arguments, **options)
+
+    loop.train_step = struck
 
 
 def forked(work: Callable[[], int]) -> int:
@@ -100,7 +116,7 @@ def serve(order: dict[str, Any]) -> dict[str, Any]:
             ask = asked.pop(0)[1]
             for number in set(numbers) - codes.keys():
                 os.kill(number, ask)
-        if not struck and is_time(order, time.monotonic() - begun):
+        if not struck and order.get("delay") is not None and time.monotonic() - begun >= order["delay"]:
             struck_ones = numbers if order.get("rank") is None else [numbers[order["rank"]]]
             for number in set(struck_ones) - codes.keys():
                 os.kill(number, order.get("signal", signal.SIGKILL))
@@ -111,12 +127,6 @@ def serve(order: dict[str, Any]) -> dict[str, Any]:
         Path(order["log"]).write_text("".join(log.read_text(encoding="utf-8") for log in logs), encoding="utf-8")
     ends = [codes[number] for number in numbers]
     return {"struck": struck, "code": ends[0], "codes": ends, "seconds": time.monotonic() - begun}
-
-
-def is_time(order: dict[str, Any], seconds: float) -> bool:
-    if order.get("when") is not None:
-        return (Path(order["folder"]) / order["when"]).exists()
-    return order.get("delay") is not None and seconds >= order["delay"]
 
 
 def main() -> None:

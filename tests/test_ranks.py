@@ -108,22 +108,26 @@ def test_any_number_of_processes_comes_to_the_result_of_one(train: Train) -> Non
     assert sorted(random) == ["cpu", "cpu/1", "cpu/2"]
 
 
-@pytest.mark.parametrize("optimizer", [{}, {"kind": "lamb"}], ids=["fused adamw", "lamb"])
 def test_a_sharded_optimizer_comes_to_the_same_result_and_can_be_gone_on_with_by_one_process(
-    tiny: Tiny, train: Train, server: Server, tmp_path: Path, optimizer: dict[str, Any]
+    tiny: Tiny, train: Train, server: Server, tmp_path: Path
 ) -> None:
-    one = train(1, "one", 2, model=UNDROPPED, train={"optimizer": optimizer | {"lr": 1e-3}})
-    sharded = {"optimizer": optimizer | {"lr": 1e-3}, "shard_optimizer": True}
-    run = train(2, "sharded", model=UNDROPPED, train=sharded)
+    one, shard = train(1, "one", 2, model=UNDROPPED), {"shard_optimizer": True}
+    run = train(2, "sharded", model=UNDROPPED, train=shard)
     assert_close(run, one)
     shutil.rmtree(run / LAST)
-    write_config(tmp_path / "c.yaml", plain(tiny, tmp_path, "sharded", model=UNDROPPED, train=sharded))
+    write_config(tmp_path / "c.yaml", plain(tiny, tmp_path, "sharded", model=UNDROPPED, train=shard))
     server.finish(tmp_path, ["pretrain", "--config", "c.yaml"])
     assert "2 processes before, 1 now: the same batches, dropout draws anew" in server.said()
     assert_close(run, one)
     shutil.rmtree(run / LAST)
     server.finish(tmp_path, ["pretrain", "--config", "c.yaml"], ranks=2)  # moments of one process to their owners
     assert_close(run, one)
+
+
+def test_an_optimizer_with_groups_of_its_own_is_sharded_as_well(train: Train) -> None:
+    lamb = {"optimizer": {"kind": "lamb", "lr": 1e-3}}
+    one = train(1, "one", 2, model=UNDROPPED, train=lamb)
+    assert_close(train(2, "sharded", model=UNDROPPED, train=lamb | {"shard_optimizer": True}), one)
 
 
 def test_each_process_of_a_sharded_optimizer_keeps_the_moments_of_its_part_alone() -> None:
@@ -191,16 +195,15 @@ def test_a_run_that_was_struck_again_and_again_is_the_one_that_was_not(
     run = tmp_path / "struck"
     command = ["pretrain", "--config", "c.yaml"]
 
-    answer = server.run(tmp_path, command, ranks=2, rank=1, when="struck/checkpoints/step-00000002")
+    answer = server.run(tmp_path, command, ranks=2, rank=1, update=4)
     assert answer["codes"] == [1, -signal.SIGKILL]
     assert len(told(server)) == 1
     assert "another process of this training has ended" in told(server)[0]
 
-    stop = {"signal": signal.SIGTERM, "when": "struck/checkpoints/step-00000004"}
-    answer = server.run(tmp_path, command, ranks=2, rank=1, **stop)  # one alone is asked
+    answer = server.run(tmp_path, command, ranks=2, rank=1, update=1, signal=signal.SIGTERM)  # one alone is asked
     assert answer["codes"] == [3, 3]
     assert len(told(server)) == 1
-    assert "stopped by SIGTERM after update" in told(server)[0]
+    assert "stopped by SIGTERM after update 3; saved" in told(server)[0]
     assert server.said().count("going on from") == 1
 
     server.finish(tmp_path, command, ranks=2)
@@ -232,6 +235,7 @@ def test_what_is_wrong_is_said_once_and_ends_all(tiny: Tiny, train: Train, serve
         ([*base, "--set", "train.seeed=1"], "train.seeed: unknown key; did you mean seed?"),
         ([*base, "--set", "corpus.name=none"], "not there yet"),
         ([*base, "--set", "train.phases.1.batch_size=25"], "train.phases.1.batch_size: 25 rows cannot be dealt out"),
+        ([*base, "--stop-after", "soon"], "--stop-after: soon: a time such as 3h50m"),
         ([*base, "--dry-run"], "--dry-run: works in one process"),
         (["eval", "x"], "bertpt eval: works in one process, and WORLD_SIZE is 2"),
     ):

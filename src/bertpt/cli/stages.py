@@ -151,9 +151,9 @@ def pretrain(
     debug: options.Debug = False,
 ) -> None:
     """Pre-train, or go on with the run of that name where it stopped."""
-    signals.time_limit(stop_after)
     world = of_environment()
     with _joined(world):
+        signals.time_limit(stop_after)
         configuration = options.load(config, overrides, data_dir, runs_dir)
         if dry_run and world.size > 1:
             raise RequestError("--dry-run: works in one process; start it without torchrun")

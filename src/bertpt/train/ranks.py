@@ -137,24 +137,21 @@ class Ranks:
         A process says what is wrong before its connections close, so that the others, who meet closed ones, find it.
         """
         code = Stopped.exit_code if isinstance(error, Interrupted) else getattr(error, "exit_code", 1)
-        told: Exception | Interrupted = error
-        try:
-            assert self._store is not None
-            if _is_lost(error) or isinstance(error, Interrupted):
-                if self._store.add("told", 0):
-                    raise Told(int(self._store.get("code"))) from error
-                if not isinstance(error, Interrupted):
-                    told = BertptError(
-                        "another process of this training has ended (killed, perhaps for want of memory); the same"
-                        " command goes on from the last checkpoint"
-                    )
-            line = hashlib.sha256(f"{type(told).__name__}: {told}".encode()).hexdigest()
-            first = self._store.add(line, 1) == 1
-            if not self._store.add("told", 0):
-                self._store.set("code", str(code))
-                self._store.add("told", 1)
-        except RuntimeError:  # the store is gone with the process that held it
-            first = True
+        told, first = error, True
+        if _is_lost(error):
+            told = BertptError(
+                "another process of this training has ended (killed, perhaps for want of memory); the same command goes"
+                " on from the last checkpoint"
+            )
+        store = self._store
+        assert store is not None
+        with contextlib.suppress(RuntimeError):  # the store is gone with the process that held it
+            if (told is not error or isinstance(error, Interrupted)) and store.add("told", 0):
+                raise Told(int(store.get("code"))) from error
+            first = store.add(hashlib.sha256(f"{type(told).__name__}: {told}".encode()).hexdigest(), 1) == 1
+            if not store.add("told", 0):
+                store.set("code", str(code))
+                store.add("told", 1)
         if not first:
             raise Told(code) from error
         if told is error:
