@@ -49,9 +49,10 @@ def test_a_rehearsal_ends_well(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(sections) == 8
     for name in ("base-128", "base-512", "large-128", "large-512"):
-        plain, compiled = sections[name]["records"]
+        plain, compiled, *_ = sections[name]["records"]
         assert plain["rows_per_s"] > 0
         assert compiled["graphs"] > 0
+    assert sections["large-512"]["records"][2]["what"] == "large-512 recomputed"
     assert sections["transformers"]["records"][0]["ratio"] > 0
 
 

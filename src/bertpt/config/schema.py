@@ -443,6 +443,11 @@ class Train(Section):
     tf32: bool = Field(
         False, description="In fp32 on a GPU of 2020 or later: products of matrices with 10 bits of mantissa, faster."
     )
+    activation_checkpointing: bool = Field(
+        False,
+        description="Keep of each layer its input alone, and compute the layer again in the backward pass: same result,"
+        " far less memory, about a third more time.",
+    )
     device: Literal["auto", "cpu", "cuda"] = "auto"
     seed: Seed = Field(0, description="Initial weights, pairs, masks, order and dropout follow from it.")
     workers: Count = Field(0, description="Loader processes; the batches are the same for any number.")

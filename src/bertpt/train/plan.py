@@ -112,6 +112,7 @@ def plan_run(
     torch.manual_seed(config.train.seed)
     with torch.device("cpu" if gpu is None else "meta"):  # without numbers: shapes are enough
         model = BertForPreTraining(config.model, vocab_size, nsp=config.pairs.rule != "none")
+    model.bert.encoder.recompute = recompute = config.train.activation_checkpointing
     count = sum(parameter.numel() for parameter in model.parameters())
     memory = {"weights": 4 * count, "gradients": 4 * count, "optimizer": 8 * count}
     phases = []
@@ -120,8 +121,10 @@ def plan_run(
         basis = f"{mfu:.0%} of {peak / 1e12:,.0f} TFLOP/s, assumed"
         for phase in config.train.phases:
             batch = _rows(config, phase, store, vocab_size, phase.batch_size // phase.accumulate)
-            flops = _flops(config, batch, vocab_size) * phase.batch_size / batch.rows
-            phases.append(_phase(phase, batch, flops, flops / (mfu * peak)))
+            scale = phase.batch_size / batch.rows
+            flops = scale * _flops(config, batch, vocab_size)
+            done = scale * _flops(config, batch, vocab_size, recompute=recompute)
+            phases.append(_phase(phase, batch, flops, done / (mfu * peak)))
     else:
         place = choose_device(config.train.device)
         is_gpu = place.type == "cuda"
@@ -173,7 +176,7 @@ def _phase(
     )
 
 
-def _flops(config: Config, batch: Batch, vocab_size: int) -> float:
+def _flops(config: Config, batch: Batch, vocab_size: int, *, recompute: bool = False) -> float:
     return training_flops(
         config.model,
         vocab_size,
@@ -181,6 +184,7 @@ def _flops(config: Config, batch: Batch, vocab_size: int) -> float:
         tokens=batch.tokens,
         predictions=batch.predictions,
         pairs=config.pairs.rule != "none",
+        recompute=recompute,
     )
 
 
@@ -275,7 +279,22 @@ def _first_rows(batch: Batch, count: int) -> Batch:
 
 
 def _kept_bytes(model: BertForPreTraining, batch: Batch, precision: str) -> int:
-    """Bytes of the tensors that autograd keeps of a forward pass, the weights not counted."""
+    """Bytes of the tensors that autograd keeps of a forward pass, the weights not counted.
+
+    Where layers are computed again, one at a time is there in full beside the inputs of all.
+    """
+    encoder = model.bert.encoder
+    kept = _saved_bytes(model, batch, precision)
+    if not encoder.recompute:
+        return kept
+    encoder.recompute = False
+    try:
+        return kept + (_saved_bytes(model, batch, precision) - kept) // len(encoder.layer)
+    finally:
+        encoder.recompute = True
+
+
+def _saved_bytes(model: BertForPreTraining, batch: Batch, precision: str) -> int:
     weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     kept: dict[int, int] = {}
 

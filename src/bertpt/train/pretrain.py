@@ -107,6 +107,7 @@ class PreTraining:
         self.run, self.config, self.store, self.device, self.precision = run, config, store, device, precision
         torch.manual_seed(config.train.seed)
         self.model = BertForPreTraining(config.model, store.vocab_size, nsp=config.pairs.rule != "none").to(device)
+        self.model.bert.encoder.recompute = config.train.activation_checkpointing
         self.total = sum(phase.steps for phase in config.train.phases)
         self.mixture = mixture_of(config.corpus, store.source_labels)
         self.loss_weights = {"mlm": 1.0, "nsp": config.train.nsp_weight}

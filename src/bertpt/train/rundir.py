@@ -33,6 +33,7 @@ _FREE = {
     "train.keep",
     "train.keep_every",
     "train.max_skips",
+    "train.activation_checkpointing",
     "evaluate.max_rows",
     "evaluate.batch_size",
 }
