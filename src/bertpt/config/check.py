@@ -100,7 +100,13 @@ def _train(config: Config) -> Iterator[Impossible]:
             )
     total = sum(phase.steps for phase in phases)
     schedule = config.train.schedule
-    if schedule.warmup_steps is not None and schedule.warmup_steps >= total:
+    if config.train.budget is not None and schedule.warmup_steps:
+        yield Impossible(
+            ("train.schedule.warmup_steps", "train.budget"),
+            "train.schedule.warmup_steps: with train.budget the warm-up is a share of the time; set"
+            " train.schedule.warmup_ratio, and warmup_steps=null",
+        )
+    elif schedule.warmup_steps is not None and schedule.warmup_steps >= total:
         yield Impossible(
             ("train.schedule.warmup_steps", "train.phases"),
             f"train.schedule.warmup_steps: {schedule.warmup_steps} must be below the {total} steps of"

@@ -13,6 +13,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 from pydantic_core import PydanticCustomError
 
+from bertpt.signals import A_TIME, duration_seconds
+
 
 def _no_switch(value: Any) -> Any:
     # pydantic takes true for 1.
@@ -65,6 +67,12 @@ def _harmless_pip(arguments: list[str]) -> list[str]:
     if waiting:
         raise PydanticCustomError("pip_args", "the last option has no value")
     return arguments
+
+
+def _is_time(text: str) -> str:
+    if duration_seconds(text) is None:
+        raise PydanticCustomError("duration", A_TIME)
+    return text
 
 
 class Section(BaseModel):
@@ -433,6 +441,11 @@ class Train(Section):
     phases: Annotated[list[Phase], Field(min_length=1)]
     optimizer: Optimizer = Optimizer()
     schedule: Schedule = Schedule()
+    budget: Annotated[str, AfterValidator(_is_time)] | None = Field(
+        None,
+        description="Time of the whole run, e.g. 24h or 1d12h, over all its starts, evaluations included: the learning"
+        " rate reaches zero at its end, and the update that passes it is the last. steps stay the most.",
+    )
     clip: Annotated[float, Field(gt=0.0), NoSwitch] = Field(1.0, description="Largest global norm of the gradient.")
     nsp_weight: Annotated[float, Field(ge=0.0), NoSwitch] = Field(1.0, description="Weight of the next-sentence loss.")
     precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
@@ -461,6 +474,11 @@ class Train(Section):
         description="An update whose loss or gradient is no finite number is left out; after so many in a row the run"
         " stops.",
     )
+
+    @property
+    def budget_seconds(self) -> int | None:
+        """The budget."""
+        return None if self.budget is None else duration_seconds(self.budget)
 
 
 class Evaluate(Section):

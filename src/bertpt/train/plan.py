@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 import time
@@ -68,7 +69,7 @@ class RunPlan:
         memory: bytes by part, without activations.
         disk: bytes by part, at most.
         phases: in their order.
-        hours: of training, without evaluations.
+        hours: of training, without evaluations; no more than the budget.
     """
 
     name: str
@@ -147,7 +148,7 @@ def plan_run(
         memory=memory,
         disk=_disk(config, count, store),
         phases=phases,
-        hours=sum(phase.steps * phase.seconds for phase in phases) / 3600,
+        hours=min(sum(phase.steps * phase.seconds for phase in phases), config.train.budget_seconds or math.inf) / 3600,
     )
 
 
