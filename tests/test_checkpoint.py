@@ -19,7 +19,7 @@ from bertpt.config.schema import Model
 from bertpt.config.schema import Optimizer as OptimizerConfig
 from bertpt.errors import BertptError, RequestError
 from bertpt.model.pretraining import BertForPreTraining
-from bertpt.train.checkpoint import checkpoints, newest_checkpoint, open_checkpoint, restore
+from bertpt.train.checkpoint import checkpoints, newest_checkpoint, open_checkpoint, restore, restore_random
 from bertpt.train.optim import build_optimizer
 from bertpt.train.pretrain import pretraining_counts, pretraining_objective
 from bertpt.train.saving import save_checkpoint
@@ -74,6 +74,7 @@ def test_weights_optimizer_and_random_state_come_back_bit_for_bit(tmp_path: Path
     assert checkpoint is not None
     assert (checkpoint.step, checkpoint.state) == (3, state)
     restore(checkpoint, other, other_optimizer)
+    assert restore_random(checkpoint) == 1
     updates(other, other_optimizer, 3, 6)
 
     names = {id(parameter): name for name, parameter in other.named_parameters()}
@@ -87,7 +88,7 @@ def test_weights_optimizer_and_random_state_come_back_bit_for_bit(tmp_path: Path
         for key, value in values.items():
             assert torch.equal(value, expected[key]), (names[id(parameter)], key)
     drawn = torch.rand(3)
-    restore(checkpoint, made()[0], made()[1])
+    assert restore_random(checkpoint) == 1
     assert not torch.equal(torch.rand(3), drawn)  # the state was set, not merely left alone
 
 

@@ -17,6 +17,7 @@ PACKAGE = Path(bertpt.__file__).parent
 FLOORS = {
     "errors": 0.0,
     "signals": 0.02,
+    "world": 0.02,
     "locks": 0.05,
     "files": 0.1,
     "progress": 0.1,

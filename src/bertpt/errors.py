@@ -28,3 +28,11 @@ class Stopped(BertptError):
     """Stopped by a signal or a time limit after saving; the same command goes on from there."""
 
     exit_code = 3
+
+
+class Told(BertptError):
+    """Another process of the same training has said what is wrong; this one ends with its exit code, and in silence."""
+
+    def __init__(self, exit_code: int) -> None:
+        self.exit_code = exit_code
+        super().__init__("another process has said why")

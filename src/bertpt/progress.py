@@ -35,6 +35,7 @@ _SINGULAR = {
     "copies": "copy", "entries": "entry", "bytes": "byte", "files": "file", "lines": "line", "texts": "text",
     "documents": "document", "near-duplicates": "near-duplicate", "characters": "character", "marks": "mark",
     "surrogates": "surrogate", "words": "word", "vectors": "vector", "rows": "row", "sentences": "sentence",
+    "processes": "process", "GPUs": "GPU",
 }  # fmt: skip
 _VERBS = {"are": "is", "stand": "stands", "hold": "holds", "have": "has", "repeat": "repeats", "give": "gives"}
 

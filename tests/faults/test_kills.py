@@ -8,14 +8,13 @@ import random
 import re
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
+from server_helpers import Server, started
 from task_helpers import encoder, plain_task
 from train_helpers import MEASURED, Tiny, write_config
 
@@ -31,44 +30,10 @@ TIMES = re.compile(rf'"(?:seconds|waited|spent|{"|".join(sorted(MEASURED))})": [
 ENDS = {0, 3, *(-number for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGUSR1))}
 
 
-@dataclass
-class Server:
-    """The process that runs the commands."""
-
-    process: subprocess.Popen[str]
-    log: Path
-
-    def run(self, folder: Path, arguments: list[str], **order: Any) -> dict[str, Any]:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(
-            json.dumps({"arguments": arguments, "folder": str(folder), "log": str(self.log), **order}) + "\n"
-        )
-        self.process.stdin.flush()
-        answer: dict[str, Any] = json.loads(self.process.stdout.readline())
-        return answer
-
-    def said(self) -> str:
-        return self.log.read_text(encoding="utf-8")
-
-    def finish(self, folder: Path, arguments: list[str]) -> float:
-        answer = self.run(folder, arguments)
-        assert answer["code"] == 0, self.said()
-        return float(answer["seconds"])
-
-
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with subprocess.Popen(
-        [sys.executable, str(Path(__file__).with_name("kill_server.py"))],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        encoding="utf-8",
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        yield Server(process, tmp_path_factory.mktemp("server") / "log")
-        process.kill()
+    with started(tmp_path_factory.mktemp("server")) as server:
+        yield server
 
 
 # --- stages ---------------------------------------------------------------------------------------------------------
@@ -214,6 +179,36 @@ def test_a_stage_that_is_killed_at_any_moment_comes_to_the_same_end(
     count("processes killed (SIGKILL)", kills)
     count("processes asked to stop (SIGTERM, SIGUSR1)", stops)
     assert kills >= many(*STRIKES[name])
+
+
+def test_a_rank_that_dies_at_any_moment_ends_all_and_they_come_to_the_same_end(
+    server: Server, fresh: Callable[[Path, Stage], None], tmp_path: Path, many: Many, count: Count
+) -> None:
+    stage, draw, folder = STAGES["pretrain"], random.Random("ranks"), tmp_path / "w"
+    fresh(folder, stage)
+    seconds = server.finish(folder, stage.command, ranks=2)
+    wanted = result(folder, stage)
+    left, kills = many(30, 3), 0
+    while left:
+        fresh(folder, stage)
+        for _ in range(draw.randint(1, 3)):
+            rank = draw.randrange(2)
+            answer = server.run(folder, stage.command, ranks=2, rank=rank, delay=draw.random() * seconds)
+            said = [line for line in server.said().splitlines() if line.startswith("bertpt: ")]
+            # The other one has met a closed connection, was asked to stop by the launcher, or had done all.
+            assert answer["codes"][1 - rank] in (0, 1, 3, -signal.SIGTERM), (answer, said)
+            assert len(said) <= 1, said
+            if answer["codes"][1 - rank] == 1:
+                assert "another process of this training has ended" in said[0]
+            assert_whole(folder)
+            if answer["codes"][rank] == -signal.SIGKILL:
+                kills += 1
+                left = max(0, left - 1)
+        server.finish(folder, stage.command, ranks=2)
+        assert result(folder, stage) == wanted
+        assert leftovers(folder) == []
+    count("ranks killed (SIGKILL)", kills)
+    assert kills >= many(30, 3)
 
 
 # --- full disks -----------------------------------------------------------------------------------------------------

@@ -17,7 +17,8 @@ import typer
 import bertpt
 from bertpt import signals
 from bertpt.cli import config, exchange, inspect, options, plan, predict, stages, tasks
-from bertpt.errors import BertptError, RequestError, Stopped
+from bertpt.errors import BertptError, RequestError, Stopped, Told
+from bertpt.world import of_environment
 
 INTERRUPTED = 130  # what typer makes of Ctrl-C
 
@@ -45,6 +46,20 @@ def _root(
         raise typer.Exit
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
+    elif context.invoked_subcommand != "pretrain":
+        _refuse_several(context.invoked_subcommand)
+
+
+def _refuse_several(command: str) -> None:
+    """Only ``pretrain`` is made for several processes; the others would do all their work several times, at once."""
+    world = of_environment()
+    if world.size > 1 and world.rank == 0:
+        raise RequestError(
+            f"bertpt {command}: works in one process, and WORLD_SIZE is {world.size}; start it without torchrun (only"
+            " bertpt pretrain takes it)"
+        )
+    if world.size > 1:
+        raise Told(RequestError.exit_code)
 
 
 # The commands, in the order of the help. A module of commands imports what is heavy inside its functions.
@@ -107,6 +122,8 @@ def _thread_fault(found: threading.ExceptHookArgs) -> None:
 
 def _report(error: BaseException) -> int:
     """Say what went wrong, and return the exit code."""
+    if isinstance(error, Told):
+        return error.exit_code
     if isinstance(error, BertptError):
         for line in error.faults if isinstance(error, RequestError) else [str(error)]:
             _say(line)

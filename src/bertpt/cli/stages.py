@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,8 @@ import typer
 
 from bertpt import signals
 from bertpt.cli import options
+from bertpt.errors import RequestError
+from bertpt.world import World, of_environment
 
 if TYPE_CHECKING:
     from bertpt.config import Config as Configuration
@@ -63,7 +66,6 @@ def download(
 
 def _verify(configuration: Configuration, writes: bool, as_json: bool, quiet: bool) -> None:
     from bertpt.data.verify import verify_documents
-    from bertpt.errors import RequestError
 
     if writes:
         raise RequestError("--verify: writes nothing; leave --overwrite and --dry-run out")
@@ -150,14 +152,29 @@ def pretrain(
 ) -> None:
     """Pre-train, or go on with the run of that name where it stopped."""
     signals.time_limit(stop_after)
-    configuration = options.load(config, overrides, data_dir, runs_dir)
-    if dry_run:
-        return _dry(configuration, quiet, as_json)
-    from bertpt.interop.continuing import pretrain as work
+    world = of_environment()
+    with _joined(world):
+        configuration = options.load(config, overrides, data_dir, runs_dir)
+        if dry_run and world.size > 1:
+            raise RequestError("--dry-run: works in one process; start it without torchrun")
+        if dry_run:
+            return _dry(configuration, quiet, as_json)
+        from bertpt.interop.continuing import pretrain as work
 
-    done = work(configuration, overwrite=overwrite, say=options.sayer(quiet), progress=not quiet)
-    typer.echo(json.dumps({"run": str(done.directory)}) if as_json else done.directory)
+        say = options.sayer(quiet or world.rank > 0)
+        done = work(configuration, overwrite=overwrite, say=say, progress=not quiet)
+        if world.rank == 0:
+            typer.echo(json.dumps({"run": str(done.directory)}) if as_json else done.directory)
     return None
+
+
+def _joined(world: World) -> contextlib.AbstractContextManager[object]:
+    """Several processes come together before anything is read, so that what is wrong is said once."""
+    if world.size == 1:
+        return contextlib.nullcontext()
+    from bertpt.train.ranks import joined
+
+    return joined()
 
 
 def evaluate(

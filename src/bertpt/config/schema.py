@@ -463,7 +463,14 @@ class Train(Section):
     )
     device: Literal["auto", "cpu", "cuda"] = "auto"
     seed: Seed = Field(0, description="Initial weights, pairs, masks, order and dropout follow from it.")
-    workers: Count = Field(0, description="Loader processes; the batches are the same for any number.")
+    workers: Count = Field(
+        0, description="Loader processes (of each process under torchrun); the batches are the same for any number."
+    )
+    shard_optimizer: bool = Field(
+        False,
+        description="Under torchrun each process keeps the optimizer's moments of a part of the weights alone: less"
+        " memory, more to send; same result.",
+    )
     log_every: Positive = 100
     eval_every: Count = Field(1000, description="Updates between evaluations during training; 0: only at the end.")
     save_every: Positive = Field(1000, description="Updates between checkpoints; one is always saved at the end.")

@@ -264,12 +264,12 @@ class BatchStream(Dataset[Batch]):
             next_sentence_label=label,
         )
 
-    def batches(self, first: int, last: int, *, workers: int = 0, pin: bool = False) -> Iterator[Batch]:
-        """Items first to last - 1 in order, made by ``workers`` processes ahead of their use."""
+    def batches(self, first: int, last: int, every: int = 1, *, workers: int = 0, pin: bool = False) -> Iterator[Batch]:
+        """Items first to last - 1, or each ``every``-th, in order, made by ``workers`` processes ahead of their use."""
         loader: DataLoader[Batch] = DataLoader(
             self,
             batch_size=None,
-            sampler=range(first, last),
+            sampler=range(first, last, every),
             num_workers=workers,
             pin_memory=pin,
             multiprocessing_context="spawn" if workers else None,

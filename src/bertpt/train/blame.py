@@ -12,7 +12,7 @@ from bertpt.train.skips import not_finite
 from bertpt.train.step import autocast
 from bertpt.train.work import Work
 
-_NOT_AGAIN = "not again in a second pass"
+NOT_AGAIN = "not again in a second pass"
 
 
 def blame(work: Work, batches: Sequence[Batch], precision: str) -> str:
@@ -24,9 +24,9 @@ def blame(work: Work, batches: Sequence[Batch], precision: str) -> str:
                 terms = work.objective(work.model, batch)
             return torch.stack([work.loss_weights[name] * term.sum for name, term in terms.losses.items()]).sum()
 
-        if (found := name_first(work.model, loss)) != _NOT_AGAIN:
+        if (found := name_first(work.model, loss)) != NOT_AGAIN:
             return found
-    return _NOT_AGAIN
+    return NOT_AGAIN
 
 
 def name_first(model: nn.Module, losses: Callable[[], Tensor]) -> str:
@@ -68,7 +68,7 @@ def name_first(model: nn.Module, losses: Callable[[], Tensor]) -> str:
             for name, parameter in module.named_parameters(recurse=False):
                 if parameter.grad is not None and bool(not_finite([parameter.grad])):
                     return f"first in the gradient of {names[module]}.{name}"
-        return _NOT_AGAIN
+        return NOT_AGAIN
     finally:
         for handle in handles:
             handle.remove()

@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 
 from bertpt.errors import BertptError, RequestError
 from bertpt.files import MANIFEST, OWN_HASH, read_json, read_manifest, sha256_file
+from bertpt.train.optim import own_part
 
 _NAME = re.compile(r"^step-(\d{8,})$")
 _FILES = frozenset({"model.safetensors", "optimizer.safetensors", "random.safetensors", "state.json"})
@@ -96,7 +97,7 @@ def newest_checkpoint(run: Path, say: Callable[[str], None]) -> Checkpoint | Non
 
 
 def restore(checkpoint: Checkpoint, model: nn.Module, optimizer: Optimizer | None = None) -> None:
-    """Load weights and, with an optimizer, its state and the random state. Every name and shape must agree.
+    """Load weights and, with an optimizer, its state. Every name and shape must agree.
 
     Raises:
         RequestError: tensors are missing, unexpected, or of another shape.
@@ -110,15 +111,35 @@ def restore(checkpoint: Checkpoint, model: nn.Module, optimizer: Optimizer | Non
     parameters = dict(model.named_parameters())
     _check_moments(checkpoint.directory / "optimizer.safetensors", tensors, parameters)
     model.load_state_dict(weights)
+    own = own_part(optimizer)
+    updated = {id(parameter) for group in own.param_groups for parameter in group["params"]}
     for name, tensor in tensors.items():
         parameter, _, key = name.rpartition("/")
         target = parameters[parameter]
-        # Adam's step count stays where the optimizer keeps it; moments live beside their parameter.
-        optimizer.state[target][key] = tensor.to(target.device) if tensor.dim() or target.is_cuda else tensor
+        if id(target) in updated:
+            # Adam's step count stays where the optimizer keeps it; moments live beside their parameter.
+            own.state[target][key] = tensor.to(target.device) if tensor.dim() or target.is_cuda else tensor
+
+
+def restore_random(checkpoint: Checkpoint, rank: int = 0, size: int = 1) -> int:
+    """Go on with the random numbers of process ``rank``, where ``size`` processes wrote the checkpoint.
+
+    Returns:
+        How many did.
+    """
     random = checkpoint.tensors("random")
-    torch.set_rng_state(random["cpu"])
-    if "cuda" in random and torch.cuda.is_available():
-        torch.cuda.set_rng_state(random["cuda"])
+    writers = sum(name.startswith("cpu") for name in random)
+    if writers != size:
+        return writers
+    torch.set_rng_state(random[random_name("cpu", rank)])
+    if (name := random_name("cuda", rank)) in random and torch.cuda.is_available():
+        torch.cuda.set_rng_state(random[name])
+    return writers
+
+
+def random_name(device: str, rank: int) -> str:
+    """Name of a generator's state in a checkpoint: ``cpu`` of the first process, ``cpu/1`` of the next."""
+    return f"{device}/{rank}" if rank else device
 
 
 def _check_names(path: Path, found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,13 +17,21 @@ from torch.optim import Optimizer
 from bertpt.batch import Batch
 from bertpt.config.schema import Train
 from bertpt.errors import BertptError, Stopped
-from bertpt.progress import Progress
+from bertpt.progress import Progress, counted
 from bertpt.signals import StopFlag
-from bertpt.train.blame import blame
+from bertpt.train.blame import NOT_AGAIN, blame
 from bertpt.train.budget import Budget, Clock
-from bertpt.train.checkpoint import Checkpoint, checkpoint_path, newest_checkpoint, restore
+from bertpt.train.checkpoint import (
+    Checkpoint,
+    checkpoint_path,
+    newest_checkpoint,
+    open_checkpoint,
+    restore,
+    restore_random,
+)
 from bertpt.train.logs import MetricsLog
 from bertpt.train.optim import build_optimizer
+from bertpt.train.ranks import ALONE, Ranks
 from bertpt.train.saving import Keep, Snapshot, Writer, check_room, write_checkpoint
 from bertpt.train.skips import Jumps, Rates, Skips
 from bertpt.train.speed import Waits, speed_numbers
@@ -82,6 +90,7 @@ class Loop:
         say: gets lines for people.
         rate_key: what the user calls the learning rate.
         writer: writes the checkpoints, and what the work gives it.
+        ranks: the processes that train together; the first alone says, logs, evaluates and writes.
     """
 
     def __init__(
@@ -94,22 +103,37 @@ class Loop:
         say: Callable[[str], None],
         rate_key: str = "train.optimizer.lr",
         writer: Writer | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
         self.directory, self.work, self.settings, self.precision = directory, work, settings, precision
-        self.say, self.rate_key, self.writer = say, rate_key, writer or Writer()
+        self.say, self.rate_key, self.writer, self.ranks = say, rate_key, writer or Writer(), ranks
         self.device = next(work.model.parameters()).device
-        self.optimizer: Optimizer = build_optimizer(work.model, settings.optimizer)
+        sharded = settings.shard_optimizer and ranks.size > 1
+        self.optimizer: Optimizer = build_optimizer(work.model, settings.optimizer, sharded=sharded)
         self.rates = Rates(work.total, settings.schedule, settings.optimizer.lr, self.device)
         self.scaler = GradScaler(self.device.type) if precision == "fp16" else None
         seconds = settings.budget_seconds
         self.budget = None if seconds is None else Budget(seconds, work.total)
         self.position, self.clock, self.skips = _Position(), Clock(), Skips.of(self.device)
         self.jumps = Jumps()
-        if (checkpoint := newest_checkpoint(directory, say)) is not None:
+        if (checkpoint := self._newest()) is not None:
             self._resume(checkpoint)
+        elif not ranks.is_main:
+            ranks.draw_apart(settings.seed, 0)
+        self.model = ranks.model(work.model)
+
+    def _newest(self) -> Checkpoint | None:
+        """The newest intact checkpoint, as the first process finds it."""
+        found = newest_checkpoint(self.directory, self.say) if self.ranks.is_main else None
+        step = self.ranks.from_main(-1 if found is None else found.step)
+        if self.ranks.is_main or step < 0:
+            return found
+        return open_checkpoint(checkpoint_path(self.directory, step))
 
     def _resume(self, checkpoint: Checkpoint) -> None:
         restore(checkpoint, self.work.model, self.optimizer)
+        if (writers := restore_random(checkpoint, self.ranks.rank, self.ranks.size)) != self.ranks.size:
+            self.ranks.draw_apart(self.settings.seed, checkpoint.step)
         self.work.load_state(checkpoint.state)
         loop = checkpoint.state["loop"]
         self.position = _Position(
@@ -127,6 +151,8 @@ class Loop:
             self.scaler.load_state_dict(loop["scaler"])
         if not self.finished:
             self.say(f"going on from {checkpoint.directory} (update {checkpoint.step} of {self.work.total})")
+            if writers != (size := self.ranks.size):
+                self.say(f"{counted(writers, 'processes')} before, {size} now: the same batches, dropout draws anew")
 
     @property
     def finished(self) -> bool:
@@ -147,7 +173,7 @@ class Loop:
         with (
             _subnormals_flushed(),
             _tf32(self.settings.tf32),
-            MetricsLog(self.directory, self.position.step) as log,
+            MetricsLog(self.directory, self.position.step) if self.ranks.is_main else nullcontext() as log,
             StopFlag() as stop,
             Progress(
                 what,
@@ -160,7 +186,7 @@ class Loop:
         ):
             if self.position.evaluation_due:
                 self._evaluate(log, stop)
-                self._save_and_leave(stop.requested)
+                self._save_and_leave(self.ranks.first(stop.requested))
             if not self.position.budget_passed:
                 self._train(log, stop, bar)
 
@@ -179,13 +205,13 @@ class Loop:
             raise
         self.writer.wait()
 
-    def _train(self, log: MetricsLog, stop: StopFlag, bar: Progress) -> None:
+    def _train(self, log: MetricsLog | None, stop: StopFlag, bar: Progress) -> None:
         work, settings, position = self.work, self.settings, self.position
         clock = time.perf_counter() - position.seconds
         for batches in position.waits.over(work.updates(position.step)):
             rate = self._rate()
             skipped = train_step(
-                work.model,
+                self.model,
                 self.optimizer,
                 batches,
                 work.objective,
@@ -196,15 +222,17 @@ class Loop:
                 clip=settings.clip,
                 precision=self.precision,
                 scaler=self.scaler,
+                ranks=self.ranks,
             )
             self.skips.note(skipped)
             position.step += 1
             position.seconds = time.perf_counter() - clock
             step = position.step
-            position.budget_passed = self.budget is not None and self.clock() >= self.budget.seconds
+            position.budget_passed = self.budget is not None and self._spent() >= self.budget.seconds
             last = step == work.total or position.budget_passed
             if logged := step % settings.log_every == 0 or last or work.is_boundary(step):
-                self._log(log, bar, rate)
+                if log is not None:
+                    self._log(log, bar, rate)
                 position.totals, position.seconds, position.waits.seconds = Totals.empty(), 0.0, 0.0
                 clock = time.perf_counter()
             else:
@@ -215,12 +243,12 @@ class Loop:
             save = (
                 last or step % settings.save_every == 0 or (settings.keep_every > 0 and step % settings.keep_every == 0)
             )
-            signal = stop.requested  # read once: what comes later is for the next update
+            signal = self.ranks.first(stop.requested)  # read once: what comes later is for the next update
             if logged or save or signal or position.evaluation_due or self.device.type == "cpu":
                 self._check_skips(batches)
             if position.evaluation_due:
                 self._evaluate(log, stop)
-                signal = signal or stop.requested
+                signal = signal or self.ranks.first(stop.requested)
             if save or signal:
                 self._save_and_leave(signal)
             if last:
@@ -231,23 +259,28 @@ class Loop:
         """The learning rate of the next update."""
         if self.budget is None:
             return self.rates(self.position.step, self.skips)
-        return self.budget.rate(self.position.step, self.clock(), self.settings.schedule, self.settings.optimizer.lr)
+        return self.budget.rate(self.position.step, self._spent(), self.settings.schedule, self.settings.optimizer.lr)
 
-    def _evaluate(self, log: MetricsLog, stop: StopFlag) -> None:
-        """Log the held-out scores; a signal puts them off until the run goes on."""
+    def _spent(self) -> float:
+        """Seconds of training so far, as the first process counts them: all end with the same update."""
+        return self.ranks.from_main(round(1000 * self.clock())) / 1000
+
+    def _evaluate(self, log: MetricsLog | None, stop: StopFlag) -> None:
+        """Log the held-out scores, while other processes wait; a signal puts them off until the run goes on."""
 
         def leave_off() -> None:
             if stop.requested:
                 raise _PutOff
 
-        with suppress(_PutOff):
-            log.write("heldout", self.position.step, self.work.evaluate(self.position.step, leave_off))
-            self.position.evaluation_due = False
+        if log is not None:
+            with suppress(_PutOff):
+                log.write("heldout", self.position.step, self.work.evaluate(self.position.step, leave_off))
+                self.position.evaluation_due = False
+        self.position.evaluation_due = bool(self.ranks.from_main(self.position.evaluation_due))
 
     def _save_and_leave(self, signal: str | None) -> None:
         """Save, and leave for a signal unless all is done. Training waits for the copy alone."""
         position, settings = self.position, self.settings
-        check_room(self.directory, self.work.model, self.optimizer)
         loop = {
             "evaluation_due": position.evaluation_due,
             "totals": position.totals.state(),
@@ -259,11 +292,14 @@ class Loop:
         if self.scaler is not None:
             loop["scaler"] = self.scaler.state_dict()
         state = self.work.state(position.step) | {"loop": loop | self.skips.state()}
-        snapshot = Snapshot.of(position.step, self.work.model, self.optimizer, state)
-        keep = Keep(settings.keep, settings.keep_every)
-        self.writer.submit(partial(write_checkpoint, self.directory, snapshot, keep))
+        snapshot = Snapshot.of(position.step, self.work.model, self.optimizer, state, self.ranks)
+        if self.ranks.is_main:
+            check_room(self.directory, snapshot)
+            keep = Keep(settings.keep, settings.keep_every)
+            self.writer.submit(partial(write_checkpoint, self.directory, snapshot, keep))
         if signal and not self.finished:
             self.writer.wait()
+            self.ranks.together()
             path = checkpoint_path(self.directory, position.step)
             raise Stopped(f"stopped by {signal} after update {position.step}; saved {path}; the same command goes on")
 
@@ -278,7 +314,12 @@ class Loop:
             "skipped": skipped,
         }
         values |= speed_numbers(
-            totals, self.work.flops(totals), self.position.seconds, self.position.waits.seconds, self.device
+            totals,
+            self.work.flops(totals),
+            self.position.seconds,
+            self.position.waits.seconds,
+            self.device,
+            devices=self.ranks.size,
         )
         if self.scaler is not None:
             values["loss_scale"] = self.scaler.get_scale()
@@ -300,7 +341,8 @@ class Loop:
         in_a_row, step = int(self.skips.in_a_row), self.position.step
         if in_a_row < min(self.settings.max_skips, self.work.total):
             return
-        fault = blame(self.work, batches, self.precision)
+        found = blame(self.work, batches, self.precision)
+        fault = self.ranks.first(None if found == NOT_AGAIN else found) or found
         if self.scaler is not None:
             fault += f", with losses scaled by {self.scaler.get_scale():g}"
         raise BertptError(

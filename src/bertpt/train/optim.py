@@ -27,15 +27,32 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
     ]
 
 
-def build_optimizer(model: nn.Module, config: OptimizerConfig) -> Optimizer:
-    """The configured optimizer over all parameters of ``model``."""
+def build_optimizer(model: nn.Module, config: OptimizerConfig, *, sharded: bool = False) -> Optimizer:
+    """The configured optimizer over all parameters of ``model``.
+
+    Args:
+        sharded: of several processes each keeps the moments of a part of the parameters, makes their updates, and sends
+            what came out to the others.
+    """
     groups = parameter_groups(model, config.weight_decay)
+    settings: dict[str, Any] = {"lr": config.lr, "betas": config.betas, "eps": config.eps}
+    kind: Callable[..., Optimizer] = UncorrectedAdamW
     if config.kind == "lamb":
-        groups = _stacked_apart(model, groups)
-        return Lamb(groups, lr=config.lr, betas=config.betas, eps=config.eps, bias_correction=config.bias_correction)
-    if config.bias_correction:
-        return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)
-    return UncorrectedAdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps)
+        groups, kind = _stacked_apart(model, groups), Lamb
+        settings["bias_correction"] = config.bias_correction
+    elif config.bias_correction:
+        kind = torch.optim.AdamW
+        settings["fused"] = True
+    if not sharded:
+        return kind(groups, **settings)
+    from torch.distributed.optim import ZeroRedundancyOptimizer  # takes a while to load
+
+    return ZeroRedundancyOptimizer(groups, kind, parameters_as_bucket_view=True, **settings)  # type: ignore[arg-type]
+
+
+def own_part(optimizer: Optimizer) -> Optimizer:
+    """The optimizer that makes this process's updates and holds their moments: of a sharded one its own part."""
+    return getattr(optimizer, "optim", optimizer)
 
 
 def _stacked_apart(model: nn.Module, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -24,15 +24,18 @@ from bertpt.data.workers import processors
 from bertpt.errors import BertptError, RequestError
 from bertpt.files import check_hashes
 from bertpt.model.pretraining import BertForPreTraining, pretraining_losses
+from bertpt.progress import counted
 from bertpt.progress import say as say_stderr
 from bertpt.train.checkpoint import checkpoints
 from bertpt.train.cost import training_flops
 from bertpt.train.evaluate import EVALUATION_SEED, heldout_scores, predict_heldout
 from bertpt.train.initial import InitialWeights, checked_start, start_from, with_keys
 from bertpt.train.loop import Loop
-from bertpt.train.rundir import BEST, Run, opened_alone, weights_are_gone
+from bertpt.train.ranks import ALONE, Ranks, joined, share
+from bertpt.train.rundir import BEST, Run, opened_alone, run_path, weights_are_gone
 from bertpt.train.saving import Writer, copied, write_weights
 from bertpt.train.step import Terms, Totals
+from bertpt.world import World
 
 
 def pretraining_objective(model: BertForPreTraining, batch: Batch) -> Terms:
@@ -49,15 +52,25 @@ def pretraining_counts(batch: Batch) -> dict[str, int]:
     return counts if batch.next_sentence_label is None else counts | {"nsp": batch.rows}
 
 
-def choose_device(name: str) -> torch.device:
-    """``auto`` is a GPU when there is one.
+def choose_device(name: str, world: World = ALONE.world) -> torch.device:
+    """``auto`` is a GPU when there is one; of several processes of a machine each takes its own.
 
     Raises:
-        RequestError: ``cuda`` was asked for and there is none.
+        RequestError: ``cuda`` was asked for and there is none, or there are fewer than processes.
     """
     if name == "cuda" and not torch.cuda.is_available():
         raise RequestError("train.device: cuda was asked for, and torch sees no CUDA device; set auto or cpu")
-    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
+    if name == "cpu" or not torch.cuda.is_available():
+        return torch.device("cpu")
+    if world.size == 1:
+        return torch.device("cuda")
+    if world.local_rank >= (count := torch.cuda.device_count()):
+        raise RequestError(
+            f"train.device: {counted(count, 'GPUs')} for more processes than that; start {count} of them on this"
+            " machine (torchrun --nproc-per-node), or set train.device=cpu"
+        )
+    torch.cuda.set_device(world.local_rank)
+    return torch.device("cuda", world.local_rank)
 
 
 def choose_precision(name: str, device: torch.device) -> str:
@@ -93,6 +106,7 @@ class PreTraining:
         device: where the model and the batches go.
         precision: of the evaluation, ``fp32``, ``bf16`` or ``fp16``.
         later: does what takes time, in its order, while training goes on (``Writer.submit``); default: at once.
+        ranks: the processes that train together: each takes its share of every micro-batch.
     """
 
     def __init__(
@@ -102,8 +116,9 @@ class PreTraining:
         device: torch.device,
         precision: str,
         later: Callable[[Callable[[], object]], None] = _now,
+        ranks: Ranks = ALONE,
     ) -> None:
-        config = run.config
+        config, self.ranks = run.config, ranks
         self.run, self.config, self.store, self.device, self.precision = run, config, store, device, precision
         torch.manual_seed(config.train.seed)
         self.model = BertForPreTraining(config.model, store.vocab_size, nsp=config.pairs.rule != "none").to(device)
@@ -133,9 +148,11 @@ class PreTraining:
         """The micro-batches of each update after the first ``done``, phase after phase."""
         begin = 0
         for phase, stream in zip(self.config.train.phases, self._streams, strict=True):
+            items = phase.accumulate * self.ranks.size  # of an update
             batches = stream.batches(
-                max(0, done - begin) * phase.accumulate,
-                phase.steps * phase.accumulate,
+                max(0, done - begin) * items + self.ranks.rank,
+                phase.steps * items,
+                self.ranks.size,
                 workers=min(self.config.train.workers, processors()),  # more would be slower, and torch warns
                 pin=self.device.type == "cuda",
             )
@@ -145,7 +162,10 @@ class PreTraining:
             begin += phase.steps
 
     def _stream(self, index: int, starts: list[int]) -> BatchStream:
-        """Training rows of a phase, one micro-batch an item; phases of one length see other pairs and masks."""
+        """Training rows of a phase, each item a process's share of a micro-batch, one process after the other.
+
+        Phases of one length see other pairs and masks.
+        """
         phase = self.config.train.phases[index]
         return BatchStream.create(
             self.store,
@@ -153,12 +173,16 @@ class PreTraining:
             pairs=self.config.pairs,
             masking=self.config.masking,
             length=phase.length,
-            batch_size=phase.batch_size // phase.accumulate,
+            batch_size=self._share(index),
             seed=self.config.train.seed ^ (index << 48),
             cache=self.run.directory / "plans",
             starts=starts,
             mixture=self.mixture,
         )
+
+    def _share(self, index: int) -> int:
+        phase = self.config.train.phases[index]
+        return share(f"train.phases.{index}", phase.batch_size, phase.accumulate, self.ranks.size)
 
     def _phase(self, step: int) -> tuple[int, int]:
         """Index of the phase that update ``step`` (from 1) belongs to, and the updates of the phases before it."""
@@ -246,6 +270,8 @@ def pretrain(
 ) -> Run:
     """Train the model of a configuration, or go on with the run of its name.
 
+    Where launchers have set WORLD_SIZE and the like, this process and the others train together.
+
     Args:
         config: the configuration.
         initial: the weights that ``model.init_from`` names (``interop.continuing.pretrain`` reads them).
@@ -260,13 +286,37 @@ def pretrain(
         RequestError: inputs are missing (names the command that makes them), or the run's directory
             holds another configuration.
         Stopped: interrupted after saving.
+        Told: another process of the same training says what is wrong.
     """
+    with joined() as ranks:
+        if not ranks.is_main:
+            say, progress = _say_nothing, False
+        return _pretrain(config, initial, ranks, overwrite=overwrite, say=say, progress=progress)
+
+
+def _say_nothing(line: str) -> None:
+    pass
+
+
+def _pretrain(
+    config: Config,
+    initial: InitialWeights | None,
+    ranks: Ranks,
+    *,
+    overwrite: bool,
+    say: Callable[[str], None],
+    progress: bool,
+) -> Run:
     there = weights_are_gone(config) if initial is None and not overwrite else None
     place = finished_store(config) if there is None else trained_store(config, there.facts["store"])
     store = TokenStore.open(place)
-    check_hashes(store.directory, store.manifest)
+    if ranks.is_main:  # one reads it all
+        check_hashes(store.directory, store.manifest)
     check_pairs(store.manifest, config.pairs.rule)
-    choose_precision(config.train.precision, choose_device(config.train.device))  # refuses before anything is written
+    # These refuse before anything is written.
+    choose_precision(config.train.precision, choose_device(config.train.device, ranks.world))
+    for index, phase in enumerate(config.train.phases):
+        share(f"train.phases.{index}", phase.batch_size, phase.accumulate, ranks.size)
     tokenizer = tokenizer_dir(config) if there is None else there.tokenizer
     facts = {"store": store.manifest["fingerprint"], "tokenizer": store.manifest["inputs"].get("tokenizer")}
     if there is not None:
@@ -275,29 +325,41 @@ def pretrain(
     elif initial is not None or config.model.init_from is not None:
         config = checked_start(config, initial, load_tokenizer(tokenizer))
         facts |= {} if initial is None else {"initial": initial.fingerprint()}
-    with opened_alone(config, facts, tokenizer, overwrite=overwrite, say=say) as run:
-        _train(run, store, initial, say, progress)
+    with contextlib.ExitStack() as held:
+        if ranks.is_main:
+            run = held.enter_context(opened_alone(config, facts, tokenizer, overwrite=overwrite, say=say))
+        else:
+            run = Run(run_path(config), config, facts)
+        ranks.together()  # its directory is there
+        _train(run, store, initial, ranks, say, progress)
+        ranks.together()  # the last checkpoint is written
     return run
 
 
 def _train(
-    run: Run, store: TokenStore, initial: InitialWeights | None, say: Callable[[str], None], progress: bool
+    run: Run,
+    store: TokenStore,
+    initial: InitialWeights | None,
+    ranks: Ranks,
+    say: Callable[[str], None],
+    progress: bool,
 ) -> None:
-    device = choose_device(run.config.train.device)
+    device = choose_device(run.config.train.device, ranks.world)
     precision = choose_precision(run.config.train.precision, device)
     writer = Writer()
-    work = PreTraining(run, store, device, precision, writer.submit)
+    work = PreTraining(run, store, device, precision, writer.submit, ranks)
     if initial is not None and not checkpoints(run.directory):
         for line in start_from(work.model, initial, load_tokenizer(run.tokenizer)):
             say(line)
-    loop = Loop(run.directory, work, run.config.train, precision=precision, say=say, writer=writer)
+    loop = Loop(run.directory, work, run.config.train, precision=precision, say=say, writer=writer, ranks=ranks)
     if loop.finished:
         say(f"{run.directory}: finished ({work.total} updates); nothing to do")
         return
     special = torch.tensor(sorted(store.special_ids.values())).numpy()
     entropy = unigram_entropy(unigram_probabilities(store.unigram, special))
+    several = f" in {ranks.size} processes" if ranks.size > 1 else ""
     say(
-        f"{run.directory}: {sum(p.numel() for p in work.model.parameters()):,} parameters on {device},"
+        f"{run.directory}: {sum(p.numel() for p in work.model.parameters()):,} parameters on {device}{several},"
         f" {len(store.train.ids):,} tokens; a model without context ends near the unigram entropy {entropy:.2f} nats"
     )
     with _named_worker_faults():

@@ -27,6 +27,7 @@ _FREE = {
     "tokenizer.extend_from",
     "train.workers",
     "train.device",
+    "train.shard_optimizer",
     "train.log_every",
     "train.eval_every",
     "train.save_every",

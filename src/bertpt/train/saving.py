@@ -24,7 +24,9 @@ from torch.optim import Optimizer
 
 from bertpt.errors import BertptError
 from bertpt.files import fingerprint, staged_directory, write_json, write_manifest
-from bertpt.train.checkpoint import checkpoint_path, checkpoints
+from bertpt.train.checkpoint import checkpoint_path, checkpoints, random_name
+from bertpt.train.optim import own_part
+from bertpt.train.ranks import ALONE, Ranks
 
 _ROOM = 2**20  # bytes beside the tensors: JSON, headers, the folder
 
@@ -48,18 +50,33 @@ class Snapshot:
     state: dict[str, Any]
 
     @classmethod
-    def of(cls, step: int, model: nn.Module, optimizer: Optimizer, state: dict[str, Any]) -> Snapshot:
+    def of(
+        cls, step: int, model: nn.Module, optimizer: Optimizer, state: dict[str, Any], ranks: Ranks = ALONE
+    ) -> Snapshot:
         """Copy weights, moments and random state, which takes as long as copying their bytes.
 
         Args:
             state: plain data: the position of the run and what a loader must know (model, vocabulary size).
+            ranks: those that train together: all take part, the first gets what the others hold.
         """
-        files: dict[str, Tensors] = {
-            "model": copied(model.state_dict()),
-            "optimizer": copied(_optimizer_tensors(model, optimizer)),
-            "random": copied(_random_state()),
+        own = own_part(optimizer)
+        if own is not optimizer:
+            moments = ranks.collected(copied(_optimizer_tensors(model, own)))
+        else:
+            moments = copied(_optimizer_tensors(model, own)) if ranks.is_main else {}
+        random = {
+            random_name(device, rank): tensor
+            for device, drawn in copied(_random_state()).items()
+            for rank, tensor in enumerate(ranks.stacked(drawn))
         }
-        return cls(step, files, state)
+        weights = copied(model.state_dict()) if ranks.is_main else {}
+        return cls(step, {"model": weights, "optimizer": moments, "random": random}, state)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all tensors."""
+        tensors = (tensor for file in self.files.values() for tensor in file.values())
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def copied(tensors: Tensors) -> dict[str, Tensor]:
@@ -67,16 +84,15 @@ def copied(tensors: Tensors) -> dict[str, Tensor]:
     return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
 
 
-def check_room(run: Path, model: nn.Module, optimizer: Optimizer) -> None:
-    """Refuse a save before it begins when the disk cannot take it beside those that are there.
+def check_room(run: Path, snapshot: Snapshot) -> None:
+    """Refuse to write what the disk cannot take beside the checkpoints that are there.
 
     Raises:
         BertptError: the run's directory is gone, or too little is free; says how much is needed.
     """
     if not run.is_dir():
         raise BertptError(f"{run}: the run's directory is gone: nothing can be saved; bring it back to go on with it")
-    tensors = [*model.state_dict().values(), *_optimizer_tensors(model, optimizer).values()]
-    needed = sum(tensor.numel() * tensor.element_size() for tensor in tensors) + _ROOM
+    needed = snapshot.size + _ROOM
     free = shutil.disk_usage(run).free
     if free < needed:
         raise BertptError(

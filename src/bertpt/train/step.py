@@ -14,6 +14,8 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 from bertpt.batch import Batch, LossTerm
+from bertpt.train.optim import own_part
+from bertpt.train.ranks import ALONE, Ranks
 from bertpt.train.skips import not_finite
 
 
@@ -39,7 +41,7 @@ CountTerms = Callable[[Batch], Mapping[str, int]]
 
 @dataclass(slots=True)
 class Totals:
-    """Sums over updates, kept on the device until they are logged, so that no step waits for it.
+    """Sums over updates and processes, kept on the device until they are logged, so that no step waits for it.
 
     Losses, right predictions and their counts are of updates that were made; rows and tokens of all.
     """
@@ -57,17 +59,19 @@ class Totals:
         """Nothing summed yet."""
         return cls({}, {}, {})
 
-    def add(self, terms: Terms, batch: Batch) -> None:
-        """Add one micro-batch."""
+    def add(self, terms: Terms) -> None:
+        """Add what an objective says of one micro-batch; its counts and size are known before."""
         for name, term in terms.losses.items():
             # float64: an interval's sum must not depend on how it was cut into micro-batches
             self.losses[name] = self.losses.get(name, 0.0) + term.sum.detach().double()
-            self.counts[name] = self.counts.get(name, 0) + term.count
         for name, correct in terms.correct.items():
             self.correct[name] = self.correct.get(name, 0) + correct
-        self.rows += batch.rows
-        self.tokens += batch.tokens
-        self.grid += batch.attention_mask.numel()
+
+    def add_up(self, ranks: Ranks) -> None:
+        """Make losses and right predictions those of all processes."""
+        sums = iter(ranks.device_sums([*self.losses.values(), *self.correct.values()]))
+        self.losses = {name: next(sums) for name in self.losses}
+        self.correct = {name: next(sums) for name in self.correct}
 
     def add_update(self, update: Totals, skipped: Tensor) -> None:
         """Add the sums of one update; of a ``skipped`` one (bool []) its size alone."""
@@ -132,37 +136,38 @@ def train_step(
     clip: float,
     precision: str,
     scaler: GradScaler | None = None,
+    ranks: Ranks = ALONE,
 ) -> Tensor:
-    """One update from the micro-batches of a global batch.
+    """One update from the micro-batches of a global batch, or from this process's share of them.
 
-    Each loss is a sum over all micro-batches divided once by its global count, so that the result does
+    Each loss is a sum over all micro-batches and processes divided once by its global count, so that the result does
     not depend on how the batch is cut (a mean of means would: masks are unequally many).
 
     Args:
+        model: of several processes, what ``ranks.model`` made of it.
         weights: weight of each loss term.
         totals: receives the sums for logging.
         lr: learning rate of this update; clip: largest global gradient norm.
         scaler: of fp16: gradients are multiplied by its scale while they are computed, lest they vanish. It is lowered
             when one of them overflows, by which the update is left out.
+        ranks: the processes that make this update.
 
     Returns:
         bool []: whether the update was left out, for a loss or the gradient were not finite. Weights and the
         optimizer's state are then untouched. It is on the device, and nothing here waits for it.
     """
-    update = Totals.empty()
-    counts: dict[str, int] = {}
-    for batch in batches:
-        for name, count in count_terms(batch).items():
-            counts[name] = counts.get(name, 0) + count
+    update = _sizes(batches, count_terms, ranks)
+    for number, batch in enumerate(batches, 1):
+        with ranks.kept_apart(model, apart=number < len(batches)):
+            with autocast(batch.input_ids.device, precision):
+                terms = objective(model, batch)
+            # DDP divides by the number of processes.
+            scale = {name: weights[name] * ranks.size / max(update.counts[name], 1) for name in terms.losses}
+            loss = torch.stack([scale[name] * term.sum for name, term in terms.losses.items()]).sum()
+            (loss if scaler is None else scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
+        update.add(terms)
 
-    for batch in batches:
-        with autocast(batch.input_ids.device, precision):
-            terms = objective(model, batch)
-        parts = [weights[name] / max(counts[name], 1) * term.sum for name, term in terms.losses.items()]
-        loss = torch.stack(parts).sum()
-        (loss if scaler is None else scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
-        update.add(terms, batch)
-
+    update.add_up(ranks)
     if scaler is not None:
         scaler.unscale_(optimizer)
         scaler.update()  # by what it has just seen; on the device
@@ -171,10 +176,26 @@ def train_step(
     totals.add_update(update, skipped)
     for group in optimizer.param_groups:
         group["lr"] = lr
-    if getattr(optimizer, "_step_supports_amp_scaling", False):  # the fused ones: told on the device
-        optimizer.found_inf = skipped.float()  # type: ignore[attr-defined]
+    own = own_part(optimizer)
+    if getattr(own, "_step_supports_amp_scaling", False):  # the fused ones: told on the device
+        own.found_inf = skipped.float()  # type: ignore[attr-defined]
         optimizer.step()
     elif not bool(skipped):  # this waits for a GPU
         optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     return skipped
+
+
+def _sizes(batches: Sequence[Batch], count_terms: CountTerms, ranks: Ranks) -> Totals:
+    """Sums of an update that are known before it is computed: counts of the loss terms, rows, tokens, padded tokens."""
+    counts: dict[str, int] = {}
+    for batch in batches:
+        for name, count in count_terms(batch).items():
+            counts[name] = counts.get(name, 0) + count
+    size = [
+        sum(batch.rows for batch in batches),
+        sum(batch.tokens for batch in batches),
+        sum(batch.attention_mask.numel() for batch in batches),
+    ]
+    rows, tokens, grid, *numbers = ranks.sums([*size, *counts.values()])
+    return Totals({}, {}, dict(zip(counts, numbers, strict=True)), rows, tokens, grid)

@@ -1,0 +1,262 @@
+"""The processes of one training, and what they tell each other; a training of one process is ``ALONE``.
+
+Each holds the whole model and computes a part of each global batch; torch's DDP adds their gradients up while they are
+still being computed. Numbers that the host knows (counts, wishes to stop) go through a group of their own, so that
+nothing waits for a GPU. What travels are tensors: nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import NoReturn
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.distributed_c10d import PrefixStore, Store, _set_pg_timeout
+from torch.distributed.rendezvous import rendezvous
+from torch.nn.parallel import DistributedDataParallel
+
+from bertpt.data.random import bits
+from bertpt.errors import BertptError, RequestError, Stopped, Told
+from bertpt.signals import Interrupted
+from bertpt.world import World, of_environment
+
+# The others wait while the first evaluates, plans or saves. One that is dead is noticed at once, by its connection.
+_PATIENCE = timedelta(hours=24)
+_ARRIVAL = timedelta(minutes=10)  # within which all processes have to be there
+
+
+class Ranks:
+    """One process of several; alone, every method gives back what it was given."""
+
+    def __init__(self, world: World, store: Store | None = None, control: dist.ProcessGroup | None = None) -> None:
+        self.world, self.rank, self.size = world, world.rank, world.size
+        self._store, self._control = store, control
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is the one that prints, logs, evaluates and writes."""
+        return self.rank == 0
+
+    def model(self, model: nn.Module) -> nn.Module:
+        """The model to train: its backward passes add the gradients of all processes up (and average them)."""
+        if self.size == 1:
+            return model
+        # Gradients lie where they are sent from: no copy.
+        return DistributedDataParallel(model, gradient_as_bucket_view=True)
+
+    def kept_apart(self, model: nn.Module, *, apart: bool) -> contextlib.AbstractContextManager[object]:
+        """Where gradients are only gathered in this process, when ``apart``: all micro-batches but the last."""
+        if apart and isinstance(model, DistributedDataParallel):
+            return model.no_sync()
+        return contextlib.nullcontext()
+
+    # --- numbers ----------------------------------------------------------------------------------------------------
+
+    def sums(self, numbers: Sequence[int]) -> list[int]:
+        """Each number summed over the processes; all wait for each other here."""
+        if self.size == 1:
+            return list(numbers)
+        sums = torch.tensor(numbers, dtype=torch.int64)
+        dist.all_reduce(sums, group=self._control)
+        return sums.tolist()
+
+    def device_sums(self, values: Sequence[Tensor]) -> list[Tensor]:
+        """Each value ([]) summed over the processes, in float64, on the device and without waiting for it."""
+        if self.size == 1:
+            return list(values)
+        sums = torch.stack([value.double() for value in values])
+        dist.all_reduce(sums)
+        return list(sums.unbind())
+
+    def from_main(self, number: int) -> int:
+        """The number that the first process gives."""
+        return self.sums([number if self.is_main else 0])[0]
+
+    def together(self) -> None:
+        """Wait for all."""
+        self.sums([0])
+
+    def first(self, text: str | None) -> str | None:
+        """The first text that a process gives; ``None`` when none gives any."""
+        if self.size == 1 or not self.sums([text is not None])[0]:
+            return text
+        texts = self._texts(json.dumps(text))
+        return next((text for text in map(json.loads, texts) if text is not None), None)
+
+    def _texts(self, text: str) -> list[str]:
+        coded = torch.tensor(list(text.encode()), dtype=torch.uint8)
+        lengths = [int(length) for length in self.stacked(torch.tensor([len(coded)]))]
+        padded = torch.zeros(max(lengths), dtype=torch.uint8)
+        padded[: len(coded)] = coded
+        found = self.stacked(padded)
+        return [bytes(row[:length].tolist()).decode() for row, length in zip(found, lengths, strict=True)]
+
+    def stacked(self, tensor: Tensor) -> list[Tensor]:
+        """The tensors of all processes, equal in shape and dtype, on the CPU."""
+        if self.size == 1:
+            return [tensor]
+        found = [torch.empty_like(tensor) for _ in range(self.size)]
+        dist.all_gather(found, tensor, group=self._control)
+        return found
+
+    def collected(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The tensors of all processes (on the CPU, each name in one of them) in the first; nothing in the others."""
+        if self.size == 1:
+            return dict(tensors)
+        kinds = [[name, list(value.shape), str(value.dtype).removeprefix("torch.")] for name, value in tensors.items()]
+        listed = [json.loads(text) for text in self._texts(json.dumps(kinds))]
+        if not self.is_main:
+            for tensor in tensors.values():
+                dist.send(tensor, 0, group=self._control)
+            return {}
+        found = dict(tensors)
+        for rank, names in enumerate(listed[1:], 1):
+            for name, shape, dtype in names:
+                found[name] = torch.empty(shape, dtype=getattr(torch, dtype))
+                dist.recv(found[name], rank, group=self._control)
+        return found
+
+    # --- randomness -------------------------------------------------------------------------------------------------
+
+    def draw_apart(self, seed: int, step: int) -> None:
+        """From now on draw dropout from a stream of this process's own, as of update ``step``."""
+        torch.manual_seed(int(bits(seed, step, self.size, self.rank)[0] >> 1))
+
+    # --- ends -------------------------------------------------------------------------------------------------------
+
+    def leave(self, error: Exception | Interrupted) -> NoReturn:
+        """Raise ``error``, or :class:`Told` when another process says the same or is the cause.
+
+        A process says what is wrong before its connections close, so that the others, who meet closed ones, find it.
+        """
+        code = Stopped.exit_code if isinstance(error, Interrupted) else getattr(error, "exit_code", 1)
+        told: Exception | Interrupted = error
+        try:
+            assert self._store is not None
+            if _is_lost(error) or isinstance(error, Interrupted):
+                if self._store.add("told", 0):
+                    raise Told(int(self._store.get("code"))) from error
+                if not isinstance(error, Interrupted):
+                    told = BertptError(
+                        "another process of this training has ended (killed, perhaps for want of memory); the same"
+                        " command goes on from the last checkpoint"
+                    )
+            line = hashlib.sha256(f"{type(told).__name__}: {told}".encode()).hexdigest()
+            first = self._store.add(line, 1) == 1
+            if not self._store.add("told", 0):
+                self._store.set("code", str(code))
+                self._store.add("told", 1)
+        except RuntimeError:  # the store is gone with the process that held it
+            first = True
+        if not first:
+            raise Told(code) from error
+        if told is error:
+            raise error
+        raise told from error
+
+
+ALONE = Ranks(World())
+
+_joined: Ranks | None = None
+
+
+@contextlib.contextmanager
+def joined() -> Iterator[Ranks]:
+    """The processes that the environment names, once all are there; inside another ``joined``, the same again.
+
+    What ends one of them ends all, and each line is said once: by the first that has it to say.
+
+    Raises:
+        RequestError: the environment does not fit.
+        BertptError: the processes did not come together, or one was killed.
+        Told: another one says why.
+    """
+    global _joined
+    if _joined is not None:
+        yield _joined
+        return
+    world = of_environment()
+    if world.size == 1:
+        yield ALONE
+        return
+    ranks = _joined = _join(world)
+    try:
+        yield ranks
+        ranks.together()
+    except (Exception, Interrupted) as error:
+        # The group is left as it is: to end it could mean to wait for who is gone.
+        ranks.leave(error)
+    else:
+        dist.destroy_process_group()
+    finally:
+        _joined = None
+
+
+def _join(world: World) -> Ranks:
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    try:
+        store, rank, size = next(rendezvous("env://", timeout=_ARRIVAL))
+        _wait_for_all(store, size)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size)
+        control = dist.new_group(backend="gloo", timeout=_ARRIVAL)
+        _set_pg_timeout(_PATIENCE, control)
+    except (RuntimeError, ValueError) as error:
+        raise BertptError(
+            f"the {world.size} processes did not come together: {' '.join(str(error).split())}"
+        ) from error
+    return Ranks(world, PrefixStore("bertpt", store), control)
+
+
+def _wait_for_all(store: Store, size: int) -> None:
+    """By looking again and again: signals are answered meanwhile, which torch's own waiting puts off."""
+    begun, here = time.monotonic(), store.add("bertpt/arrived", 1)
+    while here < size:
+        if time.monotonic() - begun > _ARRIVAL.total_seconds():
+            raise RuntimeError(f"{here} of them came within {_ARRIVAL}")
+        time.sleep(0.02)
+        here = store.add("bertpt/arrived", 0)
+
+
+def _is_lost(error: BaseException) -> bool:
+    """Whether a process was left by another one; torch says so by its libraries' texts alone."""
+    text = str(error).lower()
+    return isinstance(error, RuntimeError) and any(name in text for name in ("gloo", "nccl", "connection"))
+
+
+# --- the batch ------------------------------------------------------------------------------------------------------
+
+
+def share(where: str, batch_size: int, accumulate: int, size: int) -> int:
+    """Rows of one micro-batch of one process.
+
+    Args:
+        where: the key of the phase, for the message.
+
+    Raises:
+        RequestError: the rows of an update cannot be dealt out equally.
+    """
+    rows, rest = divmod(batch_size, accumulate * size)
+    if not rest:
+        return rows
+    if batch_size % size == 0:
+        fitting = [n for n in range(1, batch_size // size + 1) if (batch_size // size) % n == 0]
+        nearest = min(fitting, key=lambda n: abs(n - accumulate))
+        what = f"set {where}.accumulate={nearest}"
+    else:
+        unit = accumulate * size
+        values = [value for value in (batch_size // unit * unit, (batch_size // unit + 1) * unit) if value]
+        fitting = [n for n in range(1, size) if batch_size % (n * accumulate) == 0]
+        what = f"set {where}.batch_size={' or '.join(map(str, values))}" + (
+            f", or start {fitting[-1]} {'process' if fitting[-1] == 1 else 'processes'}" if fitting else ""
+        )
+    raise RequestError(
+        f"{where}.batch_size: {batch_size} rows cannot be dealt out to {size} processes in micro-batches of equal size"
+        f" (accumulate {accumulate}); {what}"
+    )
