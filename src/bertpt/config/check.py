@@ -80,8 +80,8 @@ def _train(config: Config) -> Iterator[Impossible]:
                 f"{where}.length: {phase.length} is above model.max_position_embeddings {positions};"
                 f" set {positions} or less",
             )
-        if phase.batch_size % phase.accumulate:
-            nearest = nearest_divisor(phase.batch_size, phase.accumulate)
+        if phase.batch_size % phase.parts:
+            nearest = nearest_divisor(phase.batch_size, phase.parts)
             yield Impossible(
                 (f"{where}.accumulate", f"{where}.batch_size"),
                 f"{where}.accumulate: {phase.accumulate} does not divide {where}.batch_size {phase.batch_size};"

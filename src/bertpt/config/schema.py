@@ -10,7 +10,16 @@ import re
 from pathlib import PurePath
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    WithJsonSchema,
+    field_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from bertpt.signals import A_TIME, duration_seconds
@@ -37,6 +46,26 @@ Bytes = Annotated[int, Field(gt=0, lt=2**63), NoSwitch]
 Seed = Annotated[int, Field(ge=0, lt=2**63), NoSwitch]
 Beta = Annotated[float, Field(ge=0.0, lt=1.0), NoSwitch]
 Share = Annotated[float, Field(ge=0.0, le=1.0), NoSwitch]
+
+
+AUTO = 0  # in place of a count
+
+
+def _count_or_auto(value: Any) -> Any:
+    if value == "auto":
+        return AUTO
+    if isinstance(value, bool) or value == AUTO:
+        raise PydanticCustomError("number_or_auto", "a number from 1 on, or auto, is expected")
+    return value
+
+
+Cut = Annotated[
+    int,
+    Field(ge=0, lt=2**31),
+    BeforeValidator(_count_or_auto),
+    PlainSerializer(lambda count: count or "auto"),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"const": "auto"}]}),
+]
 
 
 # Options of `pip download` that only choose a file. Others could run code (a build, another interpreter, a keyring
@@ -397,7 +426,16 @@ class Phase(Section):
     )
     steps: Positive = Field(description="Updates in this phase.")
     batch_size: Positive = Field(256, description="Rows in one update, over all devices and micro-batches.")
-    accumulate: Positive = Field(1, description="Micro-batches that one update is computed in; same result.")
+    accumulate: Cut = Field(
+        1,
+        description="Micro-batches that one update is computed in; same result. auto: the fewest that a GPU's memory"
+        " allows, found at the start (on a CPU 1).",
+    )
+
+    @property
+    def parts(self) -> int:
+        """Micro-batches of an update; 1 where they are not chosen yet."""
+        return self.accumulate or 1
 
 
 class Optimizer(Section):

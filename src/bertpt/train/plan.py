@@ -24,6 +24,7 @@ from bertpt.errors import RequestError
 from bertpt.model.pretraining import BertForPreTraining
 from bertpt.progress import say as say_line
 from bertpt.train.cost import DEVICES, find_device, parameters_by_part, training_flops
+from bertpt.train.microbatch import random_rows
 from bertpt.train.optim import build_optimizer
 from bertpt.train.pretrain import choose_device, choose_precision, pretraining_counts, pretraining_objective
 from bertpt.train.step import Objective, Totals, autocast, train_step
@@ -121,7 +122,7 @@ def plan_run(
         device, peak, _ = cast(tuple[str, float, int], find_device(gpu))
         basis = f"{mfu:.0%} of {peak / 1e12:,.0f} TFLOP/s, assumed"
         for phase in config.train.phases:
-            batch = _rows(config, phase, store, vocab_size, phase.batch_size // phase.accumulate)
+            batch = _rows(config, phase, store, vocab_size, phase.batch_size // phase.parts)
             scale = phase.batch_size / batch.rows
             flops = scale * _flops(config, batch, vocab_size)
             done = scale * _flops(config, batch, vocab_size, recompute=recompute)
@@ -163,7 +164,7 @@ class _Measured(NamedTuple):
 def _phase(
     phase: Phase, batch: Batch, flops: float, seconds: float, found: _Measured | None = None, free: int = 0
 ) -> PhasePlan:
-    micro = phase.batch_size // phase.accumulate
+    micro = phase.batch_size // phase.parts
     return PhasePlan(
         length=phase.length,
         steps=phase.steps,
@@ -204,7 +205,7 @@ def _memory(device: torch.device) -> int:
 
 def _rows(config: Config, phase: Phase, store: TokenStore | None, vocab_size: int, most: int) -> Batch:
     """A micro-batch of the phase: of the prepared corpus, or of random tokens."""
-    rows = min(phase.batch_size // phase.accumulate, most)
+    rows = min(phase.batch_size // phase.parts, most)
     if store is not None:
         stream = BatchStream.create(
             store,
@@ -216,15 +217,8 @@ def _rows(config: Config, phase: Phase, store: TokenStore | None, vocab_size: in
             seed=config.train.seed,
         )
         return stream.rows(0, rows)
-    draw = torch.Generator().manual_seed(0)
-    lengths = torch.full((rows,), max(2, round(FILL * phase.length)))
-    tokens = int(lengths.sum())
-    ids = torch.randint(vocab_size, (tokens,), generator=draw)
-    masked = torch.rand(tokens, generator=draw).argsort()[: max(1, int(config.masking.rate * tokens))].sort().values
-    labels: dict[str, Any] = {"masked_positions": masked, "masked_labels": ids[masked]}
-    if config.pairs.rule != "none":
-        labels["next_sentence_label"] = torch.randint(2, (rows,), generator=draw)
-    return Batch.from_lengths(ids, torch.zeros(tokens, dtype=torch.long), lengths, **labels)
+    length = max(2, round(FILL * phase.length))
+    return random_rows(rows, length, vocab_size, rate=config.masking.rate, pairs=config.pairs.rule != "none")
 
 
 def _measure(config: Config, model: BertForPreTraining, host: Batch) -> _Measured:
