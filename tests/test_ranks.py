@@ -316,3 +316,11 @@ def test_torchrun_starts_it(tiny: Tiny, tmp_path: Path) -> None:
     assert done.stdout == f"{tmp_path / 'x'}\n"
     assert done.stderr.count("in 2 processes") == 1
     assert [line["step"] for line in metrics(tmp_path / "x")] == [1, 2, 2]
+
+
+def test_all_processes_end_with_the_same_update_when_a_budget_is_over(train: Train) -> None:
+    steps = {"phases": [{"length": 32, "steps": 100_000, "batch_size": 24}], "budget": "1s", "save_every": 10**6}
+    run = train(2, "budget", train=steps | {"schedule": {"warmup_steps": None}, "eval_every": 0})
+    log = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    shares = [line["budget_share"] for line in log if line["kind"] == "train"]
+    assert shares[-1] >= 1 > max(shares[:-1], default=0)

@@ -27,6 +27,7 @@ MEASURED = {
     "tflops_per_second",
     "mfu",
     "peak_memory_gib",
+    "budget_share",
 }
 
 

@@ -210,16 +210,25 @@ _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 _SECONDS = (86400, 3600, 60, 1)
 
 
-def seconds_of(duration: str) -> int:
-    """``3h50m`` -> 13800. Days (d), hours (h), minutes (m), seconds (s), in this order.
+A_TIME = "a time such as 3h50m, 90m or 2d12h is expected"
 
-    Raises:
-        RequestError: nothing of the kind, or zero.
-    """
+
+def duration_seconds(duration: str) -> int | None:
+    """``3h50m`` -> 13800. Days (d), hours (h), minutes (m), seconds (s), in this order; else, or of zero, ``None``."""
     found = _DURATION.fullmatch(duration.strip())
     seconds = sum(int(part or 0) * unit for part, unit in zip(found.groups(), _SECONDS, strict=True)) if found else 0
-    if not 0 < seconds < 2**31:
-        raise RequestError(f"{TIME_LIMIT}: {duration}: a time such as 3h50m, 90m or 2d12h is expected")
+    return seconds if 0 < seconds < 2**31 else None
+
+
+def seconds_of(duration: str) -> int:
+    """:func:`duration_seconds` of the time limit.
+
+    Raises:
+        RequestError: it is no such time.
+    """
+    seconds = duration_seconds(duration)
+    if seconds is None:
+        raise RequestError(f"{TIME_LIMIT}: {duration}: {A_TIME}")
     return seconds
 
 

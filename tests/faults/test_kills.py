@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks processes
 Many = Callable[[int, int], int]
 Count = Callable[[str, int], None]
 
-TIMES = re.compile(rf'"(?:seconds|waited|{"|".join(sorted(MEASURED))})": [0-9.e+-]+')
+TIMES = re.compile(rf'"(?:seconds|waited|spent|{"|".join(sorted(MEASURED))})": [0-9.e+-]+')
 # Done, stopped after saving, killed; or struck before or after all work, when nobody answers signals.
 ENDS = {0, 3, *(-number for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGUSR1))}
 

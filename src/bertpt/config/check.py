@@ -80,8 +80,8 @@ def _train(config: Config) -> Iterator[Impossible]:
                 f"{where}.length: {phase.length} is above model.max_position_embeddings {positions};"
                 f" set {positions} or less",
             )
-        if phase.batch_size % phase.accumulate:
-            nearest = nearest_divisor(phase.batch_size, phase.accumulate)
+        if phase.batch_size % phase.parts:
+            nearest = nearest_divisor(phase.batch_size, phase.parts)
             yield Impossible(
                 (f"{where}.accumulate", f"{where}.batch_size"),
                 f"{where}.accumulate: {phase.accumulate} does not divide {where}.batch_size {phase.batch_size};"
@@ -100,7 +100,13 @@ def _train(config: Config) -> Iterator[Impossible]:
             )
     total = sum(phase.steps for phase in phases)
     schedule = config.train.schedule
-    if schedule.warmup_steps is not None and schedule.warmup_steps >= total:
+    if config.train.budget is not None and schedule.warmup_steps:
+        yield Impossible(
+            ("train.schedule.warmup_steps", "train.budget"),
+            "train.schedule.warmup_steps: with train.budget the warm-up is a share of the time; set"
+            " train.schedule.warmup_ratio, and warmup_steps=null",
+        )
+    elif schedule.warmup_steps is not None and schedule.warmup_steps >= total:
         yield Impossible(
             ("train.schedule.warmup_steps", "train.phases"),
             f"train.schedule.warmup_steps: {schedule.warmup_steps} must be below the {total} steps of"

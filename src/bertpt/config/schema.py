@@ -10,8 +10,19 @@ import re
 from pathlib import PurePath
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    WithJsonSchema,
+    field_validator,
+)
 from pydantic_core import PydanticCustomError
+
+from bertpt.signals import A_TIME, duration_seconds
 
 
 def _no_switch(value: Any) -> Any:
@@ -35,6 +46,26 @@ Bytes = Annotated[int, Field(gt=0, lt=2**63), NoSwitch]
 Seed = Annotated[int, Field(ge=0, lt=2**63), NoSwitch]
 Beta = Annotated[float, Field(ge=0.0, lt=1.0), NoSwitch]
 Share = Annotated[float, Field(ge=0.0, le=1.0), NoSwitch]
+
+
+AUTO = 0  # in place of a count
+
+
+def _count_or_auto(value: Any) -> Any:
+    if value == "auto":
+        return AUTO
+    if isinstance(value, bool) or value == AUTO:
+        raise PydanticCustomError("number_or_auto", "a number from 1 on, or auto, is expected")
+    return value
+
+
+Cut = Annotated[
+    int,
+    Field(ge=0, lt=2**31),
+    BeforeValidator(_count_or_auto),
+    PlainSerializer(lambda count: count or "auto"),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"const": "auto"}]}),
+]
 
 
 # Options of `pip download` that only choose a file. Others could run code (a build, another interpreter, a keyring
@@ -65,6 +96,12 @@ def _harmless_pip(arguments: list[str]) -> list[str]:
     if waiting:
         raise PydanticCustomError("pip_args", "the last option has no value")
     return arguments
+
+
+def _is_time(text: str) -> str:
+    if duration_seconds(text) is None:
+        raise PydanticCustomError("duration", A_TIME)
+    return text
 
 
 class Section(BaseModel):
@@ -389,7 +426,16 @@ class Phase(Section):
     )
     steps: Positive = Field(description="Updates in this phase.")
     batch_size: Positive = Field(256, description="Rows in one update, over all devices and micro-batches.")
-    accumulate: Positive = Field(1, description="Micro-batches that one update is computed in; same result.")
+    accumulate: Cut = Field(
+        1,
+        description="Micro-batches that one update is computed in; same result. auto: the fewest that a GPU's memory"
+        " allows, found at the start (on a CPU 1).",
+    )
+
+    @property
+    def parts(self) -> int:
+        """Micro-batches of an update; 1 where they are not chosen yet."""
+        return self.accumulate or 1
 
 
 class Optimizer(Section):
@@ -433,6 +479,11 @@ class Train(Section):
     phases: Annotated[list[Phase], Field(min_length=1)]
     optimizer: Optimizer = Optimizer()
     schedule: Schedule = Schedule()
+    budget: Annotated[str, AfterValidator(_is_time)] | None = Field(
+        None,
+        description="Time of the whole run, e.g. 24h or 1d12h, over all its starts, evaluations included: the learning"
+        " rate reaches zero at its end, and the update that passes it is the last. steps stay the most.",
+    )
     clip: Annotated[float, Field(gt=0.0), NoSwitch] = Field(1.0, description="Largest global norm of the gradient.")
     nsp_weight: Annotated[float, Field(ge=0.0), NoSwitch] = Field(1.0, description="Weight of the next-sentence loss.")
     precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
@@ -442,6 +493,11 @@ class Train(Section):
     )
     tf32: bool = Field(
         False, description="In fp32 on a GPU of 2020 or later: products of matrices with 10 bits of mantissa, faster."
+    )
+    activation_checkpointing: bool = Field(
+        False,
+        description="Keep of each layer its input alone, and compute the layer again in the backward pass: same result,"
+        " far less memory, about a third more time.",
     )
     device: Literal["auto", "cpu", "cuda"] = "auto"
     seed: Seed = Field(0, description="Initial weights, pairs, masks, order and dropout follow from it.")
@@ -463,6 +519,11 @@ class Train(Section):
         description="An update whose loss or gradient is no finite number is left out; after so many in a row the run"
         " stops.",
     )
+
+    @property
+    def budget_seconds(self) -> int | None:
+        """The budget."""
+        return None if self.budget is None else duration_seconds(self.budget)
 
 
 class Evaluate(Section):

@@ -99,8 +99,8 @@ class FineTuning:
     def flops(self, totals: Totals) -> float:
         """Operations of the encoder; the head's are too few to matter."""
         shape = Model(**self.parts.facts["model"])
-        size = {"rows": totals.rows, "tokens": totals.tokens}
-        return training_flops(shape, self.parts.facts["vocab_size"], **size, predictions=0, pairs=False)
+        vocab_size = self.parts.facts["vocab_size"]
+        return training_flops(shape, vocab_size, rows=totals.rows, tokens=totals.tokens, predictions=0, pairs=False)
 
     def updates(self, done: int) -> Iterator[list[Batch]]:
         """The batches of each update after the first ``done``."""

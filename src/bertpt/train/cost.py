@@ -50,16 +50,24 @@ def parameters_by_part(model: nn.Module) -> dict[str, int]:
 
 
 def training_flops(
-    model: Model, vocab_size: int, *, rows: float, tokens: float, predictions: float, pairs: bool
+    model: Model,
+    vocab_size: int,
+    *,
+    rows: float,
+    tokens: float,
+    predictions: float,
+    pairs: bool,
+    recompute: bool = False,
 ) -> float:
     """Floating point operations of forward and backward pass of a batch without its padding.
 
     Matrix products alone, two operations for a multiplication and an addition, the backward pass counted as two
-    forward passes (as in appendix B of Narayanan et al. 2021, less its recomputation). Rows are taken as equally
-    long, which is the least that attention can need.
+    forward passes (as in appendix B of Narayanan et al. 2021). Rows are taken as equally long, which is the least that
+    attention can need. ``recompute`` adds a forward pass of the layers; the model's own operations, which MFU is
+    reckoned by, are those without it.
     """
     width, layers = model.hidden_size, model.num_hidden_layers
     layer = tokens * (8 * width**2 + 4 * width * model.ffn_size) + 4 * width * tokens**2 / max(rows, 1)
     head = predictions * (2 * width**2 + 2 * width * vocab_size)
     pooler = rows * (2 * width**2 + 4 * width) if pairs else 0
-    return 3 * (layers * layer + head + pooler)
+    return (4 if recompute else 3) * layers * layer + 3 * (head + pooler)

@@ -20,6 +20,7 @@ from bertpt.errors import BertptError, Stopped
 from bertpt.progress import Progress, counted
 from bertpt.signals import StopFlag
 from bertpt.train.blame import NOT_AGAIN, blame
+from bertpt.train.budget import Budget, Clock
 from bertpt.train.checkpoint import (
     Checkpoint,
     checkpoint_path,
@@ -48,6 +49,7 @@ class _Position:
 
     step: int = 0
     evaluation_due: bool = False  # put off by a signal
+    budget_passed: bool = False
     totals: Totals = field(default_factory=Totals.empty)
     seconds: float = 0.0  # that the updates in ``totals`` took
     waits: Waits = field(default_factory=Waits)  # of these seconds, for data
@@ -110,7 +112,9 @@ class Loop:
         self.optimizer: Optimizer = build_optimizer(work.model, settings.optimizer, sharded=sharded)
         self.rates = Rates(work.total, settings.schedule, settings.optimizer.lr, self.device)
         self.scaler = GradScaler(self.device.type) if precision == "fp16" else None
-        self.position, self.skips = _Position(), Skips.of(self.device)
+        seconds = settings.budget_seconds
+        self.budget = None if seconds is None else Budget(seconds, work.total)
+        self.position, self.clock, self.skips = _Position(), Clock(), Skips.of(self.device)
         self.jumps = Jumps()
         if (checkpoint := self._newest()) is not None:
             self._resume(checkpoint)
@@ -135,10 +139,13 @@ class Loop:
         self.position = _Position(
             checkpoint.step,
             loop["evaluation_due"],
+            # With a longer budget the run goes on; older checkpoints know no time.
+            self.budget is not None and loop.get("budget_passed", False) and loop["spent"] >= self.budget.seconds,
             Totals.from_state(loop["totals"], self.device),
             loop["seconds"],
             Waits(loop.get("waited", 0.0)),  # older checkpoints have none
         )
+        self.clock = Clock(loop.get("spent", 0.0))
         self.skips = Skips.of(self.device, loop["skipped"], loop["skipped_in_a_row"])
         if self.scaler is not None:
             self.scaler.load_state_dict(loop["scaler"])
@@ -150,7 +157,8 @@ class Loop:
     @property
     def finished(self) -> bool:
         """Whether nothing is left to do."""
-        return self.position.step >= self.work.total and not self.position.evaluation_due
+        over = self.position.budget_passed or self.position.step >= self.work.total
+        return over and not self.position.evaluation_due
 
     def train(self, what: str, *, progress: bool = True) -> None:
         """All updates that are left; ``progress`` shows them on stderr as ``what``.
@@ -167,13 +175,20 @@ class Loop:
             _tf32(self.settings.tf32),
             MetricsLog(self.directory, self.position.step) if self.ranks.is_main else nullcontext() as log,
             StopFlag() as stop,
-            Progress(what, total=self.work.total, unit="updates", start=self.position.step, shown=progress) as bar,
+            Progress(
+                what,
+                total=self.work.total if self.budget is None else None,  # nobody knows how many there will be
+                unit="updates",
+                start=self.position.step,
+                shown=progress,
+            ) as bar,
             self._written(),
         ):
             if self.position.evaluation_due:
                 self._evaluate(log, stop)
                 self._save_and_leave(self.ranks.first(stop.requested))
-            self._train(log, stop, bar)
+            if not self.position.budget_passed:
+                self._train(log, stop, bar)
 
     @contextmanager
     def _written(self) -> Iterator[None]:
@@ -194,7 +209,7 @@ class Loop:
         work, settings, position = self.work, self.settings, self.position
         clock = time.perf_counter() - position.seconds
         for batches in position.waits.over(work.updates(position.step)):
-            rate = self.rates(position.step, self.skips)
+            rate = self._rate()
             skipped = train_step(
                 self.model,
                 self.optimizer,
@@ -212,7 +227,9 @@ class Loop:
             self.skips.note(skipped)
             position.step += 1
             position.seconds = time.perf_counter() - clock
-            step, last = position.step, position.step == work.total
+            step = position.step
+            position.budget_passed = self.budget is not None and self._spent() >= self.budget.seconds
+            last = step == work.total or position.budget_passed
             if logged := step % settings.log_every == 0 or last or work.is_boundary(step):
                 if log is not None:
                     self._log(log, bar, rate)
@@ -234,7 +251,19 @@ class Loop:
                 signal = signal or self.ranks.first(stop.requested)
             if save or signal:
                 self._save_and_leave(signal)
+            if last:
+                break
             clock += time.perf_counter() - paused
+
+    def _rate(self) -> float | Tensor:
+        """The learning rate of the next update."""
+        if self.budget is None:
+            return self.rates(self.position.step, self.skips)
+        return self.budget.rate(self.position.step, self._spent(), self.settings.schedule, self.settings.optimizer.lr)
+
+    def _spent(self) -> float:
+        """Seconds of training so far, as the first process counts them: all end with the same update."""
+        return self.ranks.from_main(round(1000 * self.clock())) / 1000
 
     def _evaluate(self, log: MetricsLog | None, stop: StopFlag) -> None:
         """Log the held-out scores, while other processes wait; a signal puts them off until the run goes on."""
@@ -257,6 +286,8 @@ class Loop:
             "totals": position.totals.state(),
             "seconds": position.seconds,
             "waited": position.waits.seconds,
+            "budget_passed": position.budget_passed,
+            "spent": self.clock(),
         }
         if self.scaler is not None:
             loop["scaler"] = self.scaler.state_dict()
@@ -292,8 +323,11 @@ class Loop:
         )
         if self.scaler is not None:
             values["loss_scale"] = self.scaler.get_scale()
+        if self.budget is not None:
+            values["budget_share"] = self.clock() / self.budget.seconds
         log.write("train", self.position.step, values)
         shown = self.work.shown(values)
+        shown |= {"of budget": f"{values['budget_share']:.0%}"} if "budget_share" in values else {}
         shown |= {"MFU": f"{values['mfu']:.1%}"} if "mfu" in values else {}
         bar.add(1, **shown, **({"skipped": f"{skipped:,}"} if skipped else {}))
         loss = sum(

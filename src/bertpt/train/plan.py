@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 import time
@@ -23,6 +24,7 @@ from bertpt.errors import RequestError
 from bertpt.model.pretraining import BertForPreTraining
 from bertpt.progress import say as say_line
 from bertpt.train.cost import DEVICES, find_device, parameters_by_part, training_flops
+from bertpt.train.microbatch import random_rows
 from bertpt.train.optim import build_optimizer
 from bertpt.train.pretrain import choose_device, choose_precision, pretraining_counts, pretraining_objective
 from bertpt.train.step import Objective, Totals, autocast, train_step
@@ -68,7 +70,7 @@ class RunPlan:
         memory: bytes by part, without activations.
         disk: bytes by part, at most.
         phases: in their order.
-        hours: of training, without evaluations.
+        hours: of training, without evaluations; no more than the budget.
     """
 
     name: str
@@ -112,6 +114,7 @@ def plan_run(
     torch.manual_seed(config.train.seed)
     with torch.device("cpu" if gpu is None else "meta"):  # without numbers: shapes are enough
         model = BertForPreTraining(config.model, vocab_size, nsp=config.pairs.rule != "none")
+    model.bert.encoder.recompute = recompute = config.train.activation_checkpointing
     count = sum(parameter.numel() for parameter in model.parameters())
     memory = {"weights": 4 * count, "gradients": 4 * count, "optimizer": 8 * count}
     phases = []
@@ -119,9 +122,11 @@ def plan_run(
         device, peak, _ = cast(tuple[str, float, int], find_device(gpu))
         basis = f"{mfu:.0%} of {peak / 1e12:,.0f} TFLOP/s, assumed"
         for phase in config.train.phases:
-            batch = _rows(config, phase, store, vocab_size, phase.batch_size // phase.accumulate)
-            flops = _flops(config, batch, vocab_size) * phase.batch_size / batch.rows
-            phases.append(_phase(phase, batch, flops, flops / (mfu * peak)))
+            batch = _rows(config, phase, store, vocab_size, phase.batch_size // phase.parts)
+            scale = phase.batch_size / batch.rows
+            flops = scale * _flops(config, batch, vocab_size)
+            done = scale * _flops(config, batch, vocab_size, recompute=recompute)
+            phases.append(_phase(phase, batch, flops, done / (mfu * peak)))
     else:
         place = choose_device(config.train.device)
         is_gpu = place.type == "cuda"
@@ -144,7 +149,7 @@ def plan_run(
         memory=memory,
         disk=_disk(config, count, store),
         phases=phases,
-        hours=sum(phase.steps * phase.seconds for phase in phases) / 3600,
+        hours=min(sum(phase.steps * phase.seconds for phase in phases), config.train.budget_seconds or math.inf) / 3600,
     )
 
 
@@ -159,7 +164,7 @@ class _Measured(NamedTuple):
 def _phase(
     phase: Phase, batch: Batch, flops: float, seconds: float, found: _Measured | None = None, free: int = 0
 ) -> PhasePlan:
-    micro = phase.batch_size // phase.accumulate
+    micro = phase.batch_size // phase.parts
     return PhasePlan(
         length=phase.length,
         steps=phase.steps,
@@ -173,7 +178,7 @@ def _phase(
     )
 
 
-def _flops(config: Config, batch: Batch, vocab_size: int) -> float:
+def _flops(config: Config, batch: Batch, vocab_size: int, *, recompute: bool = False) -> float:
     return training_flops(
         config.model,
         vocab_size,
@@ -181,6 +186,7 @@ def _flops(config: Config, batch: Batch, vocab_size: int) -> float:
         tokens=batch.tokens,
         predictions=batch.predictions,
         pairs=config.pairs.rule != "none",
+        recompute=recompute,
     )
 
 
@@ -199,7 +205,7 @@ def _memory(device: torch.device) -> int:
 
 def _rows(config: Config, phase: Phase, store: TokenStore | None, vocab_size: int, most: int) -> Batch:
     """A micro-batch of the phase: of the prepared corpus, or of random tokens."""
-    rows = min(phase.batch_size // phase.accumulate, most)
+    rows = min(phase.batch_size // phase.parts, most)
     if store is not None:
         stream = BatchStream.create(
             store,
@@ -211,15 +217,8 @@ def _rows(config: Config, phase: Phase, store: TokenStore | None, vocab_size: in
             seed=config.train.seed,
         )
         return stream.rows(0, rows)
-    draw = torch.Generator().manual_seed(0)
-    lengths = torch.full((rows,), max(2, round(FILL * phase.length)))
-    tokens = int(lengths.sum())
-    ids = torch.randint(vocab_size, (tokens,), generator=draw)
-    masked = torch.rand(tokens, generator=draw).argsort()[: max(1, int(config.masking.rate * tokens))].sort().values
-    labels: dict[str, Any] = {"masked_positions": masked, "masked_labels": ids[masked]}
-    if config.pairs.rule != "none":
-        labels["next_sentence_label"] = torch.randint(2, (rows,), generator=draw)
-    return Batch.from_lengths(ids, torch.zeros(tokens, dtype=torch.long), lengths, **labels)
+    length = max(2, round(FILL * phase.length))
+    return random_rows(rows, length, vocab_size, rate=config.masking.rate, pairs=config.pairs.rule != "none")
 
 
 def _measure(config: Config, model: BertForPreTraining, host: Batch) -> _Measured:
@@ -275,7 +274,22 @@ def _first_rows(batch: Batch, count: int) -> Batch:
 
 
 def _kept_bytes(model: BertForPreTraining, batch: Batch, precision: str) -> int:
-    """Bytes of the tensors that autograd keeps of a forward pass, the weights not counted."""
+    """Bytes of the tensors that autograd keeps of a forward pass, the weights not counted.
+
+    Where layers are computed again, one at a time is there in full beside the inputs of all.
+    """
+    encoder = model.bert.encoder
+    kept = _saved_bytes(model, batch, precision)
+    if not encoder.recompute:
+        return kept
+    encoder.recompute = False
+    try:
+        return kept + (_saved_bytes(model, batch, precision) - kept) // len(encoder.layer)
+    finally:
+        encoder.recompute = True
+
+
+def _saved_bytes(model: BertForPreTraining, batch: Batch, precision: str) -> int:
     weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     kept: dict[int, int] = {}
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -31,10 +32,11 @@ from bertpt.train.cost import training_flops
 from bertpt.train.evaluate import EVALUATION_SEED, heldout_scores, predict_heldout
 from bertpt.train.initial import InitialWeights, checked_start, start_from, with_keys
 from bertpt.train.loop import Loop
+from bertpt.train.microbatch import with_micro_batches
 from bertpt.train.ranks import ALONE, Ranks, joined, share
 from bertpt.train.rundir import BEST, Run, opened_alone, run_path, weights_are_gone
 from bertpt.train.saving import Writer, copied, write_weights
-from bertpt.train.step import Terms, Totals
+from bertpt.train.step import Objective, Terms, Totals
 from bertpt.world import World
 
 
@@ -122,6 +124,7 @@ class PreTraining:
         self.run, self.config, self.store, self.device, self.precision = run, config, store, device, precision
         torch.manual_seed(config.train.seed)
         self.model = BertForPreTraining(config.model, store.vocab_size, nsp=config.pairs.rule != "none").to(device)
+        self.model.bert.encoder.recompute = config.train.activation_checkpointing
         self.total = sum(phase.steps for phase in config.train.phases)
         self.mixture = mixture_of(config.corpus, store.source_labels)
         self.loss_weights = {"mlm": 1.0, "nsp": config.train.nsp_weight}
@@ -147,7 +150,7 @@ class PreTraining:
         """The micro-batches of each update after the first ``done``, phase after phase."""
         begin = 0
         for phase, stream in zip(self.config.train.phases, self._streams, strict=True):
-            items = phase.accumulate * self.ranks.size  # of an update
+            items = phase.parts * self.ranks.size  # of an update
             batches = stream.batches(
                 max(0, done - begin) * items + self.ranks.rank,
                 phase.steps * items,
@@ -156,7 +159,7 @@ class PreTraining:
                 pin=self.device.type == "cuda",
             )
             if done < begin + phase.steps:
-                while micro := [batch.to(self.device) for batch in islice(batches, phase.accumulate)]:
+                while micro := [batch.to(self.device) for batch in islice(batches, phase.parts)]:
                     yield micro
             begin += phase.steps
 
@@ -181,7 +184,7 @@ class PreTraining:
 
     def _share(self, index: int) -> int:
         phase = self.config.train.phases[index]
-        return share(f"train.phases.{index}", phase.batch_size, phase.accumulate, self.ranks.size)
+        return share(f"train.phases.{index}", phase.batch_size, phase.parts, self.ranks.size)
 
     def _phase(self, step: int) -> tuple[int, int]:
         """Index of the phase that update ``step`` (from 1) belongs to, and the updates of the phases before it."""
@@ -315,7 +318,7 @@ def _pretrain(
     # These refuse before anything is written.
     choose_precision(config.train.precision, choose_device(config.train.device, ranks.world))
     for index, phase in enumerate(config.train.phases):
-        share(f"train.phases.{index}", phase.batch_size, phase.accumulate, ranks.size)
+        share(f"train.phases.{index}", phase.batch_size, phase.parts, ranks.size)
     tokenizer = tokenizer_dir(config) if there is None else there.tokenizer
     facts = {"store": store.manifest["fingerprint"], "tokenizer": store.manifest["inputs"].get("tokenizer")}
     if there is not None:
@@ -345,6 +348,12 @@ def _train(
 ) -> None:
     device = choose_device(run.config.train.device, ranks.world)
     precision = choose_precision(run.config.train.precision, device)
+    run = replace(
+        run,
+        config=with_micro_batches(
+            run.config, store.vocab_size, cast(Objective, pretraining_objective), device, precision, ranks, say
+        ),
+    )
     writer = Writer()
     work = PreTraining(run, store, device, precision, writer.submit, ranks)
     if initial is not None and not checkpoints(run.directory):

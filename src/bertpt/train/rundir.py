@@ -34,6 +34,7 @@ _FREE = {
     "train.keep",
     "train.keep_every",
     "train.max_skips",
+    "train.activation_checkpointing",
     "evaluate.max_rows",
     "evaluate.batch_size",
 }
@@ -42,10 +43,15 @@ _FREE = {
 def _stated(config: Config) -> set[str]:
     """Keys that may change on a resume, and are said: the batches are the same, or more of them.
 
-    How an update is cut changes its rounding and its dropout; the steps of the last phase change the schedule.
+    How an update is cut changes its rounding and its dropout; the steps of the last phase and the budget change the
+    schedule.
     """
     last = len(config.train.phases) - 1
-    return {f"train.phases.{last}.steps", *(f"train.phases.{index}.accumulate" for index in range(last + 1))}
+    return {
+        "train.budget",
+        f"train.phases.{last}.steps",
+        *(f"train.phases.{index}.accumulate" for index in range(last + 1)),
+    }
 
 
 @dataclass(frozen=True, slots=True)

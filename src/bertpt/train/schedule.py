@@ -22,7 +22,18 @@ def learning_rate(update: int, total: int, schedule: Schedule, peak: float) -> f
     return peak * _decay(update, warmup, total, schedule)
 
 
-def _decay(update: int, warmup: int, total: int, schedule: Schedule) -> float:
+def budget_rate(share: float, total: int, schedule: Schedule, peak: float) -> float:
+    """Rate of an update that begins when ``share`` (0 to 1) of the run is over: :func:`learning_rate`, continued.
+
+    Decays reach 0 at 1. Beyond, the rate at 1 stays.
+    """
+    warmup, update = schedule.warmup(total), min(share, 1.0) * total
+    if update < warmup:
+        return peak * min(1.0, (update + 1) / warmup)
+    return peak * _decay(update, warmup, total, schedule)
+
+
+def _decay(update: float, warmup: int, total: int, schedule: Schedule) -> float:
     """Share of the peak after the warm-up."""
     left = (total - update) / (total - warmup)
     match schedule.kind:
