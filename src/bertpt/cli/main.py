@@ -16,7 +16,7 @@ import typer
 
 import bertpt
 from bertpt import signals
-from bertpt.cli import config, exchange, inspect, options, plan, predict, stages, tasks
+from bertpt.cli import config, doctor, exchange, inspect, options, plan, predict, stages, tasks
 from bertpt.errors import BertptError, RequestError, Stopped
 
 INTERRUPTED = 130  # what typer makes of Ctrl-C
@@ -51,6 +51,7 @@ def _root(
 stages.register(app)
 plan.register(app)
 app.add_typer(inspect.app, name="inspect")
+doctor.register(app)
 tasks.register(app)
 app.add_typer(predict.app, name="predict")
 exchange.register(app)
