@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from torch import nn
 
 from bertpt.batch import Batch
-from bertpt.train.step import Terms
+from bertpt.train.step import Terms, Totals
 
 
 class Work(Protocol):
@@ -31,6 +31,9 @@ class Work(Protocol):
 
     def count_terms(self, batch: Batch) -> Mapping[str, int]:
         """Counts of the loss terms of a batch, known before the forward pass."""
+
+    def flops(self, totals: Totals) -> float:
+        """Floating point operations of the updates in ``totals`` (``cost.training_flops``)."""
 
     def updates(self, done: int) -> Iterator[Sequence[Batch]]:
         """The micro-batches of each update after the first ``done``, on the device."""
