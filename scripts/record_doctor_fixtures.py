@@ -32,7 +32,7 @@ from bertpt.config import Config, load_config
 from bertpt.data.download import download
 from bertpt.data.prepare import prepare
 from bertpt.data.tokenizer import train_tokenizer
-from bertpt.errors import BertptError
+from bertpt.errors import BertptError, Stopped
 from bertpt.model.pretraining import BertForPreTraining, pretraining_losses
 from bertpt.train import pretrain as pretraining
 from bertpt.train.doctor.evidence import Evidence, read_evidence
@@ -95,8 +95,12 @@ def corpus_copies(folder: Path, seed: int) -> None:
     write(folder / "text.txt", documents + [documents[i % 40] for i in range(600)])
 
 
-def corpus_small(folder: Path, seed: int) -> None:
-    write(folder / "text.txt", texts(seed, 70))
+def corpus_random(folder: Path, seed: int) -> None:
+    """Few documents of words in no order: there is nothing to learn but the text itself."""
+    draw = random.Random(seed)
+    words = ["".join(draw.choices("bdfgklmnprst", k=2)) + draw.choice("aeiou") for _ in range(150)]
+    sentences = [" ".join(draw.choices(words, k=8)).capitalize() + "." for _ in range(400)]
+    write(folder / "text.txt", [" ".join(sentences[i : i + 10]) for i in range(0, 400, 10)])
 
 
 def corpus_short(folder: Path, seed: int) -> None:
@@ -143,11 +147,6 @@ def objective(
         return Terms(terms, right)
 
     return lambda: mock.patch.object(pretraining.PreTraining, "objective", staticmethod(changed))
-
-
-def shuffled_labels(batch: Batch) -> Batch:
-    assert batch.masked_labels is not None
-    return dataclasses.replace(batch, masked_labels=batch.masked_labels[torch.randperm(batch.predictions)])
 
 
 def random_labels(batch: Batch) -> Batch:
@@ -214,7 +213,7 @@ def steps(count: int, **more: int) -> str:
     return f"train.phases=[{json.dumps(phase)}]"
 
 
-LONG = steps(400, batch_size=24)
+LONG = steps(400, batch_size=20)
 PHASES = 'train.phases=[{"length": 32, "steps": 200, "batch_size": 24}, {"length": 64, "steps": 100, "batch_size": 12}]'
 DEEP = ("model.num_hidden_layers=4", "train.optimizer.lr=5e-3")
 
@@ -228,7 +227,7 @@ CASES = {
     "healthy-wide": Case(settings=("model.hidden_size=128", "train.optimizer.lr=2e-3")),
     "healthy-phases": Case(settings=(PHASES,)),
     "healthy-dropout": Case(settings=("model.hidden_dropout_prob=0.1", "model.attention_probs_dropout_prob=0.1")),
-    "healthy-cosine": Case(settings=("train.schedule.kind=cosine", "train.optimizer.bias_correction=false")),
+    "healthy-cosine": Case(settings=("train.schedule.kind=cosine", LONG)),
     "healthy-constant": Case(settings=("train.schedule.kind=constant", "train.optimizer.lr=2e-3")),
     "healthy-two-tongues": Case(corpus="two_tongues", settings=("pairs.random_from=source", LONG)),
     "healthy-half-way": Case(stop_at=100),
@@ -247,20 +246,21 @@ CASES = {
     "gradients-dead": Case(("gradients-dead",), patch=objective(factor=lambda: 1e-10)),
     "not-finite": Case(("not-finite",), patch=broken_now_and_then),
     "not-finite-stopped": Case(("not-finite",), settings=("train.optimizer.lr=1e6", "train.clip=1e9")),
-    "labels-off": Case(
-        ("labels-off",), settings=(steps(600, batch_size=24), "train.nsp_weight=3"), patch=objective(shuffled_labels)
-    ),
-    "labels-off-random": Case(("labels-off",), patch=objective(random_labels)),
+    "labels-off": Case(("labels-off",), patch=objective(random_labels)),
     "masks-off": Case(("masks-off",), patch=objective(visible_answers)),
     "pairs-leak": Case(("pairs-leak",), patch=objective(told_pair_labels)),
-    "pairs-leak-sources": Case(("pairs-leak",), corpus="two_tongues", settings=("pairs.random_from=corpus", LONG)),
+    "pairs-leak-sources": Case(("pairs-leak",), corpus="two_tongues", settings=("pairs.random_from=corpus",)),
     "pairs-at-chance": Case(("pairs-at-chance",), settings=(LONG,), patch=objective(random_pair_labels)),
     "pairs-at-chance-weight": Case(("pairs-at-chance",), settings=(LONG, "train.nsp_weight=0")),
     "copies": Case(("copies",), corpus="copies"),
     "unknown-words": Case(("unknown-words",), corpus="letters", settings=("tokenizer.from=FOLDER/given/vocab.txt",)),
     "padding": Case(("padding",), corpus="short", settings=(steps(250, length=128),)),
     "data-bound": Case(("data-bound",), patch=slow_data),
-    "overfitting": Case(("overfitting",), corpus="small", settings=(steps(500, batch_size=32),)),
+    "overfitting": Case(
+        ("overfitting",),
+        corpus="random",
+        settings=("pairs.rule=none", "masking.dupe_factor=1", "train.optimizer.lr=2e-3", steps(300)),
+    ),
     "plateau": Case(("plateau",), settings=(steps(60),)),
 }
 
@@ -325,10 +325,16 @@ def record(name: str, case: Case, data: Path, seed: int) -> dict[str, Any]:
     config = settings_of(data, case.corpus, case.settings, seed, name)
     for stage in (download, train_tokenizer, prepare):
         stage(config, say=quiet, progress=False)
-    with case.patch(), contextlib.suppress(BertptError):  # numbers that are not finite stop a run
-        pretraining.pretrain(config, say=quiet, progress=False)
-        if case.stop_at is None:
-            evaluate_run(data / "runs" / name, say=quiet)
+    with case.patch():
+        try:
+            pretraining.pretrain(config, say=quiet, progress=False)
+        except Stopped:
+            raise
+        except BertptError:  # numbers that are not finite stop a run
+            pass
+        else:
+            if case.stop_at is None:
+                evaluate_run(data / "runs" / name, say=quiet)
     evidence = read_evidence(data / "runs" / name)
     if case.stop_at is not None:
         metrics = [entry for entry in (*evidence.train, *evidence.heldout) if entry["step"] <= case.stop_at]

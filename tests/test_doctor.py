@@ -73,6 +73,16 @@ def test_each_finding_says_what_was_seen_why_and_what_to_set() -> None:
                 assert any(character.isdigit() for character in finding.evidence), name
 
 
+def test_words_that_stay_at_their_frequency_while_pairs_are_learnt_have_wrong_labels() -> None:
+    value = recorded("plateau")
+    metrics = [entry | {"nsp_loss": 0.3, "nsp_accuracy": 0.9} for entry in value["metrics"]]
+    (finding,) = (
+        found for found in diagnose(Evidence.from_dict(value | {"metrics": metrics})) if found.kind == "fault"
+    )
+    assert finding.name == "labels-off"
+    assert "90% of the pairs are right" in finding.evidence
+
+
 def test_evidence_survives_json() -> None:
     value = recorded("healthy-plain")
     again = json.loads(json.dumps(Evidence.from_dict(value).as_dict()))
@@ -153,6 +163,17 @@ def test_what_is_no_run_or_has_nothing_logged_is_refused(real: Path, tmp_path: P
             examine(real)
     finally:
         log.write_text(kept, encoding="utf-8")
+
+
+def test_training_says_each_fault_once_and_doctor_the_same_afterwards(tiny: Tiny, tmp_path: Path) -> None:
+    said: list[str] = []
+    train = {"eval_every": 2, "optimizer": {"lr": 0.5}}
+    run = pretrain(tiny.config(tmp_path, train=train), say=said.append).directory
+    warnings = [line for line in said if ": warning: " in line]
+    names = [name for line in warnings for name in FAULTS if f"({name}: " in line]
+    assert "rate-too-high" in names
+    assert len(names) == len(set(names)) == len(warnings)
+    assert {finding.name for finding in examine(run).findings if finding.kind == "fault"} <= set(names)
 
 
 # --- attention ------------------------------------------------------------------------------------------------------
