@@ -347,6 +347,30 @@ def test_set_of_something_that_is_not_there_is_refused(minimal: Path, assignment
     assert says in fault
 
 
+@pytest.mark.parametrize(
+    ("overrides", "origin"),
+    [
+        (["train.seed=1", "train.sede=1"], "--set train.sede=1: train.sede: unknown key"),
+        (["train.seed=x"], "--set train.seed=x: train.seed: "),
+        (["train.seed=x", "train.seed=y"], "--set train.seed=y: train.seed: "),
+        (["masking={rate: 2}"], "--set masking={rate: 2}: masking.rate: "),
+        (["train.phases=3"], "--set train.phases=3: train.phases: "),
+        (["model.hidden_size=100"], "--set model.hidden_size=100: model.num_attention_heads: "),
+        (["description=" + "x" * 200, "name=" + "a/" * 60], "--set name=" + "a/" * 36 + "...: name: "),
+    ],
+)
+def test_a_fault_of_set_is_laid_to_it_and_not_to_the_file(minimal: Path, overrides: list[str], origin: str) -> None:
+    (fault,) = faults(minimal, *overrides)
+    assert fault.startswith(origin)
+
+
+def test_a_fault_of_the_file_stays_there_beside_other_settings(tmp_path: Path, minimal: Path) -> None:
+    broken = tmp_path / "broken.yaml"
+    broken.write_text(minimal.read_text(encoding="utf-8") + "tokenizer: {vocab_sise: 9}\n", encoding="utf-8")
+    (fault,) = faults(broken, "tokenizer.lowercase=false", "train.seed=1")
+    assert fault.startswith("broken.yaml: tokenizer.vocab_sise: ")
+
+
 def test_places_of_data_and_runs_win_over_the_file(minimal: Path) -> None:
     config = load_config(minimal, data_dir=Path("elsewhere"), runs_dir=None)
     assert (config.data_dir, config.runs_dir) == ("elsewhere", "runs")

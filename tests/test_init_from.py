@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections import Counter
@@ -349,6 +350,44 @@ def test_a_run_goes_on_when_what_it_began_from_has_gone(
     wider.model.model_fields_set.add("hidden_size")
     with pytest.raises(RequestError, match=r"model\.hidden_size: 32 there, 36 now"):
         pretrain(wider, say=quiet)
+
+
+def test_the_pipeline_of_a_finished_run_needs_no_longer_what_it_began_from(
+    tiny: Tiny, old: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(old, tmp_path / "old")
+    value = tiny.plain(tmp_path / "runs", name="new", train=ONE_UPDATE) | {
+        "model": {"init_from": str(tmp_path / "old")}
+    }
+    del value["tokenizer"]
+    path = write_config(tmp_path / "mine.yaml", value)
+    assert bertpt(["run", "--config", str(path), "--json"]) == 0
+    before = json.loads(capsys.readouterr().out)
+    shutil.rmtree(tmp_path / "old")
+    assert bertpt(["run", "--config", str(path), "--json"]) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["scores"] == before["scores"]
+    assert "old: not there any more; " in shown.err
+    (tmp_path / "runs" / "new" / "summary.json").unlink()
+    assert bertpt(["run", "--config", str(path), "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert again["scores"] == before["scores"]
+    assert again["places"]["tokenizer"] == str(tmp_path / "runs" / "new" / "tokenizer")
+    assert bertpt(["run", "--config", str(path), "--overwrite"]) == 2
+    assert "old: no such file or folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("before", "now"), [("next", "order"), ("order", "next"), ("next", "next"), ("next", "none")])
+def test_a_head_that_learnt_pairs_of_another_rule_is_spoken_of(
+    tiny: Tiny, tmp_path: Path, before: str, now: str
+) -> None:
+    value = tiny.config(tmp_path / "old", name="old", pairs={"rule": before}, train=ONE_UPDATE)
+    run = pretrain(value, say=quiet).directory
+    for place in (run, checkpoints(run)[-1][1], run / "best"):
+        said: list[str] = []
+        read_initial(going_on(tiny, tmp_path, place, pairs={"rule": now}), say=said.append)
+        spoken = [line for line in said if f"under pairs.rule={before} and goes on under {now}" in line]
+        assert len(spoken) == (now not in ("none", before)), place
 
 
 def test_a_run_cannot_begin_from_itself_even_to_overwrite_it(tiny: Tiny, old: Path, tmp_path: Path) -> None:

@@ -139,7 +139,12 @@ def test_a_malformed_row_is_named_by_file_and_line(
         ("x.tsv", "a\tb\n", {}, "no column 'label'; its first line has: a, b"),
         ("x.tsv", "text\tlabel\n", {"label": 2}, "no column 2; the first line has 2"),
         ("x.txt", "a\n", {}, "its ending tells no format"),
-        ("x.tsv", b"text\tlabel\ncaf\xe9\tyes\n", {}, "line 2, byte 14: 0xe9 is not valid UTF-8"),
+        (
+            "x.tsv",
+            b"text\tlabel\ncaf\xe9\tyes\n",
+            {},
+            "line 2, byte 14: 0xe9 is not valid UTF-8 (invalid continuation byte); convert the file, e.g. iconv",
+        ),
         ("x.parquet", "no", {}, "not readable as Parquet"),
     ],
 )

@@ -362,7 +362,7 @@ def test_questions_without_an_answer_are_scored_apart(with_null: Path, capsys: p
     assert command(["eval", str(with_null / "runs/t")]) == 0
     shown = capsys.readouterr().out
     assert "dev: 20 questions without one: exact_match" in shown
-    assert "the last column never answers" in shown
+    assert "the baseline never answers" in shown
 
 
 def test_the_command_answers_as_the_evaluation_does(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:

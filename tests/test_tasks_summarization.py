@@ -136,7 +136,7 @@ def test_evaluating_again_gives_the_same(trained: Path, capsys: pytest.CaptureFi
     assert json.loads(capsys.readouterr().out) == before
     assert command(["eval", str(trained / "runs/t")]) == 0
     shown = capsys.readouterr().out
-    assert "lead-k (last column)" in shown
+    assert "baseline: lead-k" in shown
     assert "the labelled sentences themselves: rouge1" in shown
 
 

@@ -167,7 +167,12 @@ def test_a_malformed_row_is_named_by_file_and_line(tmp_path: Path, name: str, te
     [
         ("x.conll", "a\nb\n", {}, ":1: one column is read as word and as tag"),
         ("x.conll", "a O\n", {"tag": 2}, "no column 2; the first line has 2"),
-        ("x.conll", b"a O\ncaf\xe9 O\n", {}, "line 2, byte 7: 0xe9 is not valid UTF-8"),
+        (
+            "x.conll",
+            b"a O\ncaf\xe9 O\n",
+            {},
+            "line 2, byte 7: 0xe9 is not valid UTF-8 (invalid continuation byte); convert the file, e.g. iconv",
+        ),
         ("x.parquet", "no", {}, "not readable as Parquet"),
     ],
 )

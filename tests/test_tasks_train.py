@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -21,7 +22,7 @@ from bertpt.errors import BertptError, RequestError, Stopped
 from bertpt.interop.finetuning import read_start
 from bertpt.tasks import finetune as finetuning
 from bertpt.tasks.encode import epoch_order
-from bertpt.tasks.evaluation import evaluate_task_run
+from bertpt.tasks.evaluation import SplitScores, TaskEvaluation, evaluate_task_run
 from bertpt.tasks.finetune import finetune, finetune_seeds
 from bertpt.tasks.kinds import TASKS, build
 from bertpt.tasks.rundir import open_task_run
@@ -49,6 +50,29 @@ def test_it_learns_and_scores_the_best_epoch_on_dev_and_test(trained: Path) -> N
     assert (trained / "runs/t/best/model.safetensors").is_file()
     assert len(checkpoints(trained / "runs/t")) == 1
     assert list((trained / "runs/t/tb").iterdir())
+
+
+def test_the_table_has_the_baseline_of_each_split() -> None:
+    def split(rows: int, score: float, base: float) -> SplitScores:
+        return SplitScores(rows, 0, {"accuracy": score, "loss": 0.5}, {"accuracy": base}, {})
+
+    facts = {"labels": ["no", "yes"]}
+    found = TaskEvaluation(
+        "runs/t",
+        "classification",
+        "accuracy",
+        2,
+        10,
+        facts,
+        {"dev": split(24, 0.75, 0.5), "test": split(9, 0.25, 0.125)},
+    )
+    lines = found.table().splitlines()
+    assert lines[1].split() == ["dev", "(24)", "baseline", "test", "(9)", "baseline"]
+    assert lines[2].split() == ["accuracy", "0.7500", "0.5000", "0.2500", "0.1250"]
+    assert lines[3].split() == ["loss", "0.5000", "0.5000"]
+    assert lines[4] == "  baseline: without text"
+    ends = [[match.end() for match in re.finditer(r"\S+(?: \(\d+\))?", line[2:])] for line in (lines[1], lines[2])]
+    assert ends[0] == ends[1][1:]  # numbers stand under their titles
 
 
 def test_each_epoch_is_scored_once_and_the_first_highest_score_is_the_best(trained: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from bertpt.config import Config, plain
 from bertpt.config.schema import DocstringsSource, FilesSource, Heldout, Limit
 from bertpt.data.download import download
-from bertpt.data.locate import documents_dir, finished_store, tokenizer_dir
+from bertpt.data.locate import documents_dir, tokenizer_dir, trained_store
 from bertpt.data.prepare import prepare
 from bertpt.data.store import TokenStore
 from bertpt.data.tokenizer import train_tokenizer
@@ -25,7 +25,7 @@ from bertpt.predict.fill_mask import Filled, Predictor, Sample, heldout_samples
 from bertpt.progress import say as say_line
 from bertpt.train.checkpoint import checkpoints
 from bertpt.train.evaluation import Evaluation, evaluate_run
-from bertpt.train.rundir import Run, refuse_another
+from bertpt.train.rundir import Run, refuse_another, weights_are_gone
 
 Say = Callable[[str], None]
 
@@ -94,7 +94,10 @@ def run_pipeline(config: Config, *, overwrite: bool = False, say: Say = say_line
     """
     if not overwrite:
         refuse_another(config)
-    for number, (title, stage) in enumerate(_STAGES, 1):
+    gone = None if overwrite else weights_are_gone(config)
+    if gone is not None:
+        say(f"{config.model.init_from}: not there any more; {gone.directory} keeps the data that it was trained on")
+    for number, (title, stage) in enumerate(_STAGES if gone is None else (), 1):
         say(f"[{number}/{len(_STAGES) + 2}] {title}")
         begun = time.monotonic()
         result = stage(config, say=say, progress=progress)
@@ -108,7 +111,7 @@ def run_pipeline(config: Config, *, overwrite: bool = False, say: Say = say_line
 
 def _summary(config: Config, run: Run, say: Say) -> Summary:
     """Evaluate the finished run, unless ``summary.json`` is of this very checkpoint, store and evaluation."""
-    store = TokenStore.open(finished_store(config))
+    store = TokenStore.open(trained_store(config, run.facts["store"]))
     path = run.directory / "summary.json"
     steps = checkpoints(run.directory)[-1][0]
     key = fingerprint([store.manifest["fingerprint"], steps, plain(config)])
@@ -120,7 +123,7 @@ def _summary(config: Config, run: Run, say: Say) -> Summary:
         heldout_samples(Predictor.open(run.directory, say=say), store),
         {
             "documents": documents_dir(config),
-            "tokenizer": tokenizer_dir(config),
+            "tokenizer": run.tokenizer if weights_are_gone(config) else tokenizer_dir(config),
             "store": store.directory,
             "run": run.directory,
             "weights": checkpoints(run.directory)[-1][1],

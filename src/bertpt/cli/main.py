@@ -16,7 +16,7 @@ import typer
 
 import bertpt
 from bertpt import signals
-from bertpt.cli import config, exchange, inspect, options, plan, predict, stages, tasks
+from bertpt.cli import config, doctor, exchange, inspect, options, plan, predict, stages, tasks
 from bertpt.errors import BertptError, RequestError, Stopped, Told
 from bertpt.world import of_environment
 
@@ -66,6 +66,7 @@ def _refuse_several(command: str) -> None:
 stages.register(app)
 plan.register(app)
 app.add_typer(inspect.app, name="inspect")
+doctor.register(app)
 tasks.register(app)
 app.add_typer(predict.app, name="predict")
 exchange.register(app)

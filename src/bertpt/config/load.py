@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -19,6 +20,7 @@ from bertpt.errors import RequestError
 
 Checked = TypeVar("Checked")
 DEFAULT = "base"
+_SHOWN = 80  # letters of an assignment in a fault
 _TAKE_AWAY = ("corpus.sources=", "model.init_from=")
 
 
@@ -194,7 +196,19 @@ def _load(
     try:
         return check(data)
     except RequestError as error:
-        raise RequestError([f"{path.name}: {fault}" for fault in error.faults]) from error
+        raise RequestError([f"{_origin(fault, path.name, overrides)}: {fault}" for fault in error.faults]) from error
+
+
+def _origin(fault: str, file: str, overrides: Sequence[str]) -> str:
+    """Where the user said what is faulty: the last --set of that key, of one that the line speaks of; else the file."""
+    key = fault.partition(":")[0]
+    for spoken_of in (False, True):
+        for assignment in reversed(overrides):
+            given = assignment.partition("=")[0].strip()
+            same = f"{key}.".startswith(f"{given}.") or f"{given}.".startswith(f"{key}.")
+            if same or (spoken_of and re.search(rf"(?<![\w.]){re.escape(given)}(?![\w.])", fault)):
+                return f"--set {assignment if len(assignment) <= _SHOWN else f'{assignment[: _SHOWN - 3]}...'}"
+    return file
 
 
 def plain(config: BaseModel) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertpt.data.lines import is_blank, read_lines
+from bertpt.data.lines import is_blank, read_file_lines
 from bertpt.data.wordpiece import MAX_WORD_LETTERS, PREFIX, SPECIALS, Normalising, WordPieceTokenizer, build
 from bertpt.errors import RequestError
 from bertpt.files import sha256_file
@@ -72,7 +72,7 @@ def extend(tokens: Sequence[str], normalising: Normalising, path: Path) -> Exten
     known, added = set(tokens), dict[str, None]()
     counts = Counter[str](dict.fromkeys(("added", "already", "repeated", "blank", "special", "inside"), 0))
     faults = []
-    for number, line in enumerate(read_lines(path, str(path)), 1):
+    for number, line in enumerate(read_file_lines(path), 1):
         entry = line.strip()
         if is_blank(line):
             counts["blank"] += 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import codecs
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,6 +43,7 @@ def read_lines(
     counts: Counter[str] | None = None,
     *,
     chunk_bytes: int = CHUNK_BYTES,
+    replaceable: bool = True,
 ) -> Iterator[str]:
     """Yield the lines of a text file without their line ends, as they stand (see :func:`clean_line`).
 
@@ -55,6 +57,7 @@ def read_lines(
         counts: gains ``bytes_read`` (of the text, unpacked), ``byte_order_marks``, ``decoded_utf16``,
             ``decoded_utf32`` and ``replaced`` (characters U+FFFD put in).
         chunk_bytes: bytes asked for at a time; never changes the lines.
+        replaceable: whether the user can ask for bad bytes to be replaced; only what is said of them.
 
     Raises:
         RequestError: a bad byte (file, line, byte offset, value), a damaged or truncated compressed file,
@@ -73,17 +76,22 @@ def read_lines(
     chunks = _counted(chunks, counts)
     if encoding != "utf-8":
         counts["decoded_" + encoding[:6].replace("-", "")] += 1
-        chunks = _as_utf8(chunks, encoding, name, replace, counts)
+        chunks = _as_utf8(chunks, encoding, name, replace, replaceable, counts)
     number, offset = 1, len(mark)
     for block in _whole_lines(chunks, name):
         try:
             text = _decode(block, "utf-8", replace, counts)
         except UnicodeDecodeError as error:
             number += _line_ends(block[: error.start])
-            raise _bad_byte(name, number, offset + error.start, error) from None
+            raise _bad_byte(name, number, offset + error.start, error, replaceable) from None
         number += _line_ends(block)
         offset += len(block)
         yield from split_lines(text)
+
+
+def read_file_lines(path: Path) -> Iterator[str]:
+    """:func:`read_lines` of a file that is no corpus (of a task, a list of words): bad bytes have to be converted."""
+    return read_lines(path, str(path), replaceable=False)
 
 
 def split_lines(text: str) -> list[str]:
@@ -173,7 +181,9 @@ def _decode(block: bytes, encoding: str, replace: bool, counts: Counter[str]) ->
     return text
 
 
-def _as_utf8(chunks: Iterator[bytes], encoding: str, name: str, replace: bool, counts: Counter[str]) -> Iterator[bytes]:
+def _as_utf8(
+    chunks: Iterator[bytes], encoding: str, name: str, replace: bool, replaceable: bool, counts: Counter[str]
+) -> Iterator[bytes]:
     """Transcode UTF-16 or UTF-32, in blocks that no character crosses."""
     offset, number, ended_in_cr = 4 if "32" in encoding else 2, 1, False
     for block in _whole_units(chunks, encoding):
@@ -182,7 +192,7 @@ def _as_utf8(chunks: Iterator[bytes], encoding: str, name: str, replace: bool, c
         except UnicodeDecodeError as error:
             before = block[: error.start].decode(encoding).encode()
             number += _line_ends(before) - (ended_in_cr and before.startswith(b"\n"))
-            raise _bad_byte(name, number, offset + error.start, error) from None
+            raise _bad_byte(name, number, offset + error.start, error, replaceable) from None
         number += _line_ends(data) - (ended_in_cr and data.startswith(b"\n"))
         offset += len(block)
         ended_in_cr = data.endswith(b"\r") if data else ended_in_cr
@@ -203,9 +213,14 @@ def _whole_units(chunks: Iterator[bytes], encoding: str) -> Iterator[bytes]:
     yield rest
 
 
-def _bad_byte(name: str, line: int, offset: int, error: UnicodeDecodeError) -> RequestError:
+def _bad_byte(name: str, line: int, offset: int, error: UnicodeDecodeError, replaceable: bool) -> RequestError:
     encoding = error.encoding.upper()
+    instead = (
+        "convert the file to UTF-8, or set corpus.encoding_errors=replace"
+        if replaceable
+        else f"convert the file, e.g. iconv -f WINDOWS-1252 -t UTF-8 {shlex.quote(name)} > new"
+    )
     return RequestError(
         f"{name}: line {line}, byte {offset}: 0x{error.object[error.start]:02x} is not valid {encoding}"
-        f" ({error.reason}); convert the file to UTF-8, or set corpus.encoding_errors=replace"
+        f" ({error.reason}); {instead}"
     )

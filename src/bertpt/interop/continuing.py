@@ -10,7 +10,9 @@ from bertpt.interop.pretrained import load_pretrained
 from bertpt.progress import say as say_line
 from bertpt.train import pretrain as training
 from bertpt.train.initial import InitialWeights
-from bertpt.train.rundir import Run, weights_are_gone
+from bertpt.train.rundir import Run, open_run, weights_are_gone
+
+PAIR_HEAD = "cls.seq_relationship."
 
 
 def read_initial(config: Config, *, say: Callable[[str], None] = say_line) -> InitialWeights | None:
@@ -25,7 +27,21 @@ def read_initial(config: Config, *, say: Callable[[str], None] = say_line) -> In
     found = load_pretrained(Path(place), say=say)
     for note in found.notes:
         say(f"{place}: {note}")
+    if any(name.startswith(PAIR_HEAD) for name in found.weights) and (line := _other_pairs(config, Path(place))):
+        say(line)
     return InitialWeights(place, found.model, found.weights, found.open_tokenizer())
+
+
+def _other_pairs(config: Config, place: Path) -> str | None:
+    """A line when the head for pairs was trained on pairs of another rule; a BERT of others on next sentences."""
+    runs = [folder for folder in (place, *place.parents[:2]) if (folder / "config.yaml").is_file()]
+    before, now = open_run(runs[0]).config.pairs.rule if runs else "next", config.pairs.rule
+    if now in ("none", before):
+        return None
+    return (
+        f"{place}: its head for pairs was trained under pairs.rule={before} and goes on under {now}: a label means"
+        " something else now, so expect it to begin near chance"
+    )
 
 
 def pretrain(

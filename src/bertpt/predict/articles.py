@@ -38,7 +38,7 @@ def read_given(
         texts = [Text(f"argument {number}", text) for number, text in enumerate(arguments, 1)]
     else:
         name = "stdin" if file is None else str(file)
-        lines = read_lines(stdin if file is None else file, name)
+        lines = read_lines(stdin if file is None else file, name, replaceable=False)
         if jsonl or (file is not None and is_json_lines(file)):
             column = facts["article"] if isinstance(facts["article"], str) else "article"
             table = read_json_lines(name, lines, [column], lists=True)

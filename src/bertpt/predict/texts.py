@@ -31,7 +31,7 @@ def read_texts(arguments: Sequence[str] | None, file: Path | None, stdin: Binary
     if arguments:
         return [Text(f"argument {number}", text) for number, text in enumerate(arguments, 1)]
     name = "stdin" if file is None else str(file)
-    lines = read_lines(stdin if file is None else file, name)
+    lines = read_lines(stdin if file is None else file, name, replaceable=False)
     return [Text(f"{name}: line {number}", line) for number, line in enumerate(lines, 1)]
 
 

@@ -148,12 +148,12 @@ def _lines(evaluation: TaskEvaluation) -> Iterator[str]:
     yield f"{evaluation.run}: {evaluation.task}, {chosen}"
     names = list(dict.fromkeys(name for split in evaluation.splits.values() for name in split.scores))
     width = max(len(name) for name in names)
-    header = "".join(f"{f'{split} ({s.rows:,})':>16}" for split, s in evaluation.splits.items())
-    yield f"  {'':<{width}}{header}   {task.baseline} (last column)"
-    last = list(evaluation.splits.values())[-1]
+    header = "".join(f"{f'{split} ({s.rows:,})':>16}{'baseline':>10}" for split, s in evaluation.splits.items())
+    yield f"  {'':<{width}}{header}"
     for name in names:
-        cells = "".join(f"{split.scores[name]:>16.4f}" for split in evaluation.splits.values())
-        beside = f"   {last.baseline[name]:.4f}" if name in last.baseline else ""
-        yield f"  {name:<{width}}{cells}{beside}"
+        pairs = [(split.scores[name], split.baseline.get(name)) for split in evaluation.splits.values()]
+        cells = "".join(f"{score:>16.4f}{'' if base is None else f'{base:.4f}':>10}" for score, base in pairs)
+        yield f"  {name:<{width}}{cells}".rstrip()
+    yield f"  baseline: {task.baseline}"
     for split, scores in evaluation.splits.items():
         yield from task.detail_lines(split, scores.details, evaluation.facts)

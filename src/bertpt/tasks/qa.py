@@ -198,7 +198,7 @@ class QuestionAnswering(Task):
     def detail_lines(self, split: str, details: Mapping[str, Any], facts: Facts) -> Iterator[str]:
         """Scores of either kind of question, and of the best thresholds."""
         words = details["baseline_words"]
-        yield f"  {split}: the last column " + (f"answers with the first {words} words" if words else "never answers")
+        yield f"  {split}: the baseline " + (f"answers with the first {words} words" if words else "never answers")
         for name, what in (("has_answer", "with an answer"), ("no_answer", "without one")):
             if name in details:
                 found = details[name]

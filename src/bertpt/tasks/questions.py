@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bertpt.data.lines import read_lines
+from bertpt.data.lines import read_file_lines
 from bertpt.data.wordpiece import clean
 from bertpt.errors import RequestError
 
@@ -198,7 +198,7 @@ def read_questions(path: Path, kind: str = "auto", *, answered: bool = True) -> 
 
 def _read_squad(path: Path, found: QuestionFile, *, answered: bool) -> None:
     try:
-        value = json.loads("\n".join(read_lines(path, str(path))))
+        value = json.loads("\n".join(read_file_lines(path)))
     except json.JSONDecodeError as error:
         more = "; JSON lines have the ending .jsonl" if error.msg == "Extra data" else ""
         raise RequestError(f"{path}: line {error.lineno}, column {error.colno}: not JSON: {error.msg}{more}") from None
@@ -228,7 +228,7 @@ def _items(found: QuestionFile, path: Path, key: str, above: Any) -> Iterator[tu
 
 
 def _rows(path: Path, found: QuestionFile) -> Iterator[tuple[str, str, Any]]:
-    for number, line in enumerate(read_lines(path, str(path)), 1):
+    for number, line in enumerate(read_file_lines(path), 1):
         if not line.strip():
             continue
         try:

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from bertpt.config.finetune.classification import TableData
 from bertpt.config.finetune.common import Column, FileData
-from bertpt.data.lines import is_blank, read_lines
+from bertpt.data.lines import is_blank, read_file_lines
 from bertpt.errors import RequestError
 
 LABEL = "__label__"
@@ -99,7 +99,7 @@ def read_table(path: Path, data: FileData, columns: Sequence[Column], *, lists: 
     kind = format_of(path, data)
     if kind == "parquet":
         return _parquet(path, columns, lists)
-    lines = read_lines(path, str(path))
+    lines = read_file_lines(path)
     if kind == "jsonl":
         return read_json_lines(str(path), lines, columns, lists=lists)
     if kind == "fasttext":

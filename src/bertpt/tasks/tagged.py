@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from bertpt.config.finetune.common import Column
 from bertpt.config.finetune.tagging import CONLLU_COLUMNS, TaggedData
-from bertpt.data.lines import is_blank, read_lines
+from bertpt.data.lines import is_blank, read_file_lines
 from bertpt.errors import RequestError
 from bertpt.tasks.iob import detect, fault_of, to_iob2
 from bertpt.tasks.task import Examples
@@ -124,7 +124,7 @@ def _add_groups(path: Path, rows: Iterator[Cells | None], found: Examples, *, kn
 def _conll(path: Path, columns: Sequence[Column], comments: bool, found: Examples) -> Iterator[Cells | None]:
     """Columns between tabs where the first line has one (a word may hold spaces then), else between spaces."""
     width, separator, indices = 0, re.compile(r"[ \t]+"), list[int]()
-    for number, line in enumerate(read_lines(path, str(path)), 1):
+    for number, line in enumerate(read_file_lines(path), 1):
         if is_blank(line):
             yield None
             continue
@@ -159,7 +159,7 @@ def _conllu(path: Path, columns: Sequence[Column], found: Examples) -> Iterator[
     ]
     required = len(columns) == 2 and CONLLU_COLUMNS[indices[1]] in _REQUIRED
     expected = 1
-    for number, line in enumerate(read_lines(path, str(path)), 1):
+    for number, line in enumerate(read_file_lines(path), 1):
         if is_blank(line):
             expected = 1
             yield None
@@ -210,7 +210,7 @@ def _index(path: Path, column: Column, width: int) -> int:
 
 
 def _objects(path: Path, found: Examples) -> Iterator[tuple[str, Any]]:
-    for number, line in enumerate(read_lines(path, str(path)), 1):
+    for number, line in enumerate(read_file_lines(path), 1):
         if is_blank(line):
             found.counts["blank"] += 1
             continue

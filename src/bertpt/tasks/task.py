@@ -94,7 +94,7 @@ class Scored:
 class Task(ABC):
     """One kind of task. ``config`` is always the configuration of that kind, ``facts`` what :meth:`facts` gave."""
 
-    #: what stands over the baseline in the table of scores.
+    #: what the baseline beside each score is.
     baseline: ClassVar[str] = "without text"
     #: what examples are called.
     unit: ClassVar[str] = "rows"

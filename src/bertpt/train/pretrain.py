@@ -29,6 +29,7 @@ from bertpt.progress import counted
 from bertpt.progress import say as say_stderr
 from bertpt.train.checkpoint import checkpoints
 from bertpt.train.cost import training_flops
+from bertpt.train.doctor.watch import Watch
 from bertpt.train.evaluate import EVALUATION_SEED, heldout_scores, predict_heldout
 from bertpt.train.initial import InitialWeights, checked_start, start_from, with_keys
 from bertpt.train.loop import Loop
@@ -131,6 +132,7 @@ class PreTraining:
         self._streams = [self._stream(index, [0]) for index in range(len(config.train.phases))]
         self._later = later
         self.best: dict[str, float] | None = None
+        self.watch: Callable[[int, Mapping[str, float]], None] = lambda step, scores: None
 
     objective = staticmethod(pretraining_objective)
     count_terms = staticmethod(pretraining_counts)
@@ -220,6 +222,7 @@ class PreTraining:
             self.best = {"step": step, "length": length, "mlm_loss": loss}
             weights = copied(self.model.state_dict())
             self._later(partial(write_weights, self.run.directory / BEST, step, weights, self.state(step)))
+        self.watch(step, scores)
         return scores
 
     def state(self, step: int) -> dict[str, Any]:
@@ -370,6 +373,7 @@ def _train(
         f"{run.directory}: {sum(p.numel() for p in work.model.parameters()):,} parameters on {device}{several},"
         f" {len(store.train.ids):,} tokens; a model without context ends near the unigram entropy {entropy:.2f} nats"
     )
+    work.watch = Watch(run.directory, run.config, store, say)
     with _named_worker_faults():
         loop.train("pretrain", progress=progress)
 

@@ -1,0 +1,1 @@
+"""``bertpt doctor``: what a run's own records say of its health."""
