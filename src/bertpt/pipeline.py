@@ -21,11 +21,12 @@ from bertpt.data.store import TokenStore
 from bertpt.data.tokenizer import train_tokenizer
 from bertpt.files import fingerprint, read_json, write_json
 from bertpt.interop.continuing import pretrain
-from bertpt.predict.fill_mask import Filled, Predictor, Sample, heldout_samples
+from bertpt.predict.opening import open_model
 from bertpt.progress import say as say_line
 from bertpt.train.checkpoint import checkpoints
 from bertpt.train.evaluation import Evaluation, evaluate_run
 from bertpt.train.rundir import Run, refuse_another
+from bertpt.train.samples import Filled, Sample, fill, masked_sentences
 
 Say = Callable[[str], None]
 
@@ -115,9 +116,12 @@ def _summary(config: Config, run: Run, say: Say) -> Summary:
     if path.is_file() and (known := read_json(path)).get("key") == key:
         say(f"{path}: up to date")
         return Summary.from_dict(known)
+    model, tokenizer = open_model(run.directory, mlm=True, say=say)
+    positions = model.config.max_position_embeddings
+    sentences = list(masked_sentences(tokenizer, store, count=3, positions=positions))
     summary = Summary(
         evaluate_run(run.directory, data_dir=Path(config.data_dir), say=say),
-        heldout_samples(Predictor.open(run.directory, say=say), store),
+        fill(model, tokenizer, sentences, top=3),
         {
             "documents": documents_dir(config),
             "tokenizer": tokenizer_dir(config),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -40,6 +41,11 @@ def load(
     from bertpt.config import load_config
 
     return load_config(config, overrides or [], data_dir=data_dir, runs_dir=runs_dir)
+
+
+def curves(directory: Path) -> str:
+    """What to type to look at TensorBoard."""
+    return f"python -m tensorboard.main --logdir {shlex.quote(str(directory))}"
 
 
 def examples(*lines: str) -> str:

@@ -27,6 +27,7 @@ class Predictions:
     Attributes:
         rows: [R] the planned rows (``plan.ROW``).
         predictions_per_row: int64 [R]; labels: int64 [M]; positions of the M follow the rows' order.
+        in_second: bool [M], whether in the second segment; whole_word: bool [M], whether a word of one piece.
         mlm_nll: float64 [M], -log p of the original token, nats; mlm_right: bool [M].
         nsp_nll: float64 [R] and nsp_right: bool [R]; empty without pairs.
     """
@@ -34,6 +35,7 @@ class Predictions:
     rows: NDArray[Any]
     predictions_per_row: NDArray[np.int64]
     in_second: NDArray[np.bool_]
+    whole_word: NDArray[np.bool_]
     labels: NDArray[np.int64]
     mlm_nll: NDArray[np.float64]
     mlm_right: NDArray[np.bool_]
@@ -68,7 +70,8 @@ def predict_heldout(
     """
     plan = stream.plans.epoch(0)[:max_rows]
     device = next(model.parameters()).device
-    per_row, second, labels = [], [], []
+    per_row, second, whole, labels = [], [], [], []
+    continues = torch.from_numpy(stream.masker.continues_word)
     mlm_nll, mlm_right, nsp_nll, nsp_right = [], [], [], []
     with evaluating(model):
         for start in range(0, len(plan), stream.batch_size):
@@ -86,6 +89,10 @@ def predict_heldout(
             row = torch.bucketize(host.masked_positions, host.first, right=True) - 1
             per_row.append(torch.bincount(row, minlength=host.rows))
             second.append(host.token_type_ids[host.masked_positions] == 1)
+            ids = host.input_ids.index_copy(0, host.masked_positions, host.masked_labels)
+            inner = continues[ids]
+            # A row ends with [SEP]: every masked token has one after it.
+            whole.append(~inner[host.masked_positions] & ~inner[host.masked_positions + 1])
             labels.append(host.masked_labels)
             if output.nsp_logits is not None and batch.next_sentence_label is not None:
                 nsp = output.nsp_logits.float()
@@ -96,6 +103,7 @@ def predict_heldout(
         rows=np.asarray(plan),
         predictions_per_row=torch.cat(per_row).numpy(),
         in_second=torch.cat(second).numpy(),
+        whole_word=torch.cat(whole).numpy(),
         labels=torch.cat(labels).numpy(),
         mlm_nll=torch.cat(mlm_nll).numpy(),
         mlm_right=torch.cat(mlm_right).numpy(),

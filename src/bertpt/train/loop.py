@@ -20,6 +20,7 @@ from bertpt.progress import Progress
 from bertpt.signals import StopFlag
 from bertpt.train.blame import blame
 from bertpt.train.checkpoint import Checkpoint, checkpoint_path, newest_checkpoint, restore
+from bertpt.train.dynamics import Dynamics
 from bertpt.train.logs import MetricsLog
 from bertpt.train.optim import build_optimizer
 from bertpt.train.saving import Keep, Snapshot, Writer, check_room, write_checkpoint
@@ -86,6 +87,7 @@ class Loop:
         self.rates = Rates(work.total, settings.schedule, settings.optimizer.lr, self.device)
         self.position, self.skips = _Position(), Skips.of(self.device)
         self.jumps = Jumps()
+        self.dynamics = Dynamics(work.model, self.optimizer, settings.clip)
         if (checkpoint := newest_checkpoint(directory, say)) is not None:
             self._resume(checkpoint)
 
@@ -117,15 +119,17 @@ class Loop:
             return
         with (
             _subnormals_flushed(),
-            MetricsLog(self.directory, self.position.step) as log,
+            MetricsLog(self.directory, self.position.step, self.work.total) as log,
             StopFlag() as stop,
             Progress(what, total=self.work.total, unit="updates", start=self.position.step, shown=progress) as bar,
             self._written(),
         ):
+            self.work.introduce(log.board)
             if self.position.evaluation_due:
                 self._evaluate(log, stop)
                 self._save_and_leave(stop.requested)
             self._train(log, stop, bar)
+            log.board.finished()
 
     @contextmanager
     def _written(self) -> Iterator[None]:
@@ -147,6 +151,9 @@ class Loop:
         clock = time.perf_counter() - position.seconds
         for batches in work.updates(position.step):
             rate = self.rates(position.step, self.skips)
+            step = position.step + 1
+            evaluates = self._evaluates(step)
+            self.dynamics.look(norms=self._logs(step), histograms=settings.histograms and evaluates)
             skipped = train_step(
                 work.model,
                 self.optimizer,
@@ -162,8 +169,8 @@ class Loop:
             self.skips.note(skipped)
             position.step += 1
             position.seconds = time.perf_counter() - clock
-            step, last = position.step, position.step == work.total
-            if logged := step % settings.log_every == 0 or last or work.is_boundary(step):
+            last = step == work.total
+            if logged := self._logs(step):
                 self._log(log, bar, rate)
                 position.totals, position.seconds = Totals.empty(), 0.0
                 clock = time.perf_counter()
@@ -171,7 +178,8 @@ class Loop:
                 bar.add()
             paused = time.perf_counter()
             self.writer.check()
-            position.evaluation_due = last or (settings.eval_every > 0 and step % settings.eval_every == 0)
+            log.board.histograms(self.dynamics.histograms(), step)
+            position.evaluation_due = evaluates
             save = (
                 last or step % settings.save_every == 0 or (settings.keep_every > 0 and step % settings.keep_every == 0)
             )
@@ -185,6 +193,13 @@ class Loop:
                 self._save_and_leave(signal)
             clock += time.perf_counter() - paused
 
+    def _logs(self, step: int) -> bool:
+        return step % self.settings.log_every == 0 or step == self.work.total or self.work.is_boundary(step)
+
+    def _evaluates(self, step: int) -> bool:
+        every = self.settings.eval_every
+        return step == self.work.total or (every > 0 and step % every == 0)
+
     def _evaluate(self, log: MetricsLog, stop: StopFlag) -> None:
         """Log the held-out scores; a signal puts them off until the run goes on."""
 
@@ -194,6 +209,7 @@ class Loop:
 
         with suppress(_PutOff):
             log.write("heldout", self.position.step, self.work.evaluate(self.position.step, leave_off))
+            self.work.show(log.board, self.position.step)
             self.position.evaluation_due = False
 
     def _save_and_leave(self, signal: str | None) -> None:
@@ -219,14 +235,18 @@ class Loop:
         assert totals.gradient_norm is not None
         skipped = int(self.skips.total)
         means = totals.means()
-        values = means | {
-            "lr": float(rate),
-            "gradient_norm": float(totals.gradient_norm),
-            "tokens_per_second": totals.tokens / seconds,
-            "rows_per_second": totals.rows / seconds,
-            "padding_share": 1 - totals.tokens / totals.grid,
-            "skipped": skipped,
-        }
+        values = (
+            means
+            | {
+                "lr": float(rate),
+                "gradient_norm": float(totals.gradient_norm),
+                "tokens_per_second": totals.tokens / seconds,
+                "rows_per_second": totals.rows / seconds,
+                "padding_share": 1 - totals.tokens / totals.grid,
+                "skipped": skipped,
+            }
+            | self.dynamics.values(float(totals.gradient_norm))
+        )
         log.write("train", self.position.step, values)
         bar.add(1, **self.work.shown(values), **({"skipped": f"{skipped:,}"} if skipped else {}))
         loss = sum(

@@ -18,6 +18,7 @@ from bertpt.data.loader import BatchStream
 from bertpt.data.locate import finished_store, tokenizer_dir, trained_store
 from bertpt.data.mixture import mixture_of
 from bertpt.data.paircheck import check_pairs
+from bertpt.data.plan import pair_labels
 from bertpt.data.store import TokenStore
 from bertpt.data.wordpiece import load_tokenizer
 from bertpt.data.workers import processors
@@ -25,13 +26,19 @@ from bertpt.errors import BertptError, RequestError
 from bertpt.files import check_hashes
 from bertpt.model.pretraining import BertForPreTraining, pretraining_losses
 from bertpt.progress import say as say_stderr
+from bertpt.train.board import Board
+from bertpt.train.breakdown import breakdown
 from bertpt.train.checkpoint import checkpoints
 from bertpt.train.evaluate import EVALUATION_SEED, heldout_scores, predict_heldout
 from bertpt.train.initial import InitialWeights, checked_start, start_from, with_keys
+from bertpt.train.introduction import introduce, samples_table
 from bertpt.train.loop import Loop
 from bertpt.train.rundir import BEST, Run, opened_alone, weights_are_gone
+from bertpt.train.samples import Masked, fill, masked_sentences
 from bertpt.train.saving import Writer, copied, write_weights
 from bertpt.train.step import Terms
+
+_SENTENCES, _TOP = 5, 5  # shown at each evaluation; guesses for each
 
 
 def pretraining_objective(model: BertForPreTraining, batch: Batch) -> Terms:
@@ -99,6 +106,7 @@ class PreTraining:
         self._streams = [self._stream(index, [0]) for index in range(len(config.train.phases))]
         self._later = later
         self.best: dict[str, float] | None = None
+        self._sentences: list[Masked] | None = None
 
     objective = staticmethod(pretraining_objective)
     count_terms = staticmethod(pretraining_counts)
@@ -162,13 +170,31 @@ class PreTraining:
             precision=self.precision,
             before_batch=before_batch,
         )
-        scores = heldout_scores(predictions)
+        scores = heldout_scores(predictions) | breakdown(predictions, self.store.unigram)
         best, loss = self.best, scores["mlm_loss"]
         if math.isfinite(loss) and (best is None or best["length"] != length or loss < best["mlm_loss"]):
             self.best = {"step": step, "length": length, "mlm_loss": loss}
             weights = copied(self.model.state_dict())
             self._later(partial(write_weights, self.run.directory / BEST, step, weights, self.state(step)))
         return scores
+
+    def introduce(self, board: Board) -> None:
+        """Configuration, corpus, graph, and what the losses are to be measured by."""
+        rule, majority = self.config.pairs.rule, None
+        if rule != "none":
+            plans = heldout_stream(self.store, self.config, self.config.train.phases[0].length).plans
+            label = pair_labels(plans.epoch(0)[: self.config.evaluate.max_rows], rule)
+            majority = max(float(label.mean()), 1 - float(label.mean()))
+        introduce(board, self.config, self.store, majority)
+
+    def show(self, board: Board, step: int) -> None:
+        """What the model says of fixed held-out sentences."""
+        tokenizer = load_tokenizer(self.run.tokenizer)
+        if self._sentences is None:
+            positions = self.config.model.max_position_embeddings
+            found = masked_sentences(tokenizer, self.store, count=_SENTENCES, positions=positions)
+            self._sentences = list(found)
+        board.heldout_text("samples", samples_table(fill(self.model, tokenizer, self._sentences, top=_TOP)), step)
 
     def state(self, step: int) -> dict[str, Any]:
         """Rows before each epoch of each phase so far, and the facts by which the weights can be read."""

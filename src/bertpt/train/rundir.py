@@ -29,6 +29,7 @@ _FREE = {
     "train.device",
     "train.log_every",
     "train.eval_every",
+    "train.histograms",
     "train.save_every",
     "train.keep",
     "train.keep_every",
