@@ -104,10 +104,10 @@ def run_pipeline(config: Config, *, overwrite: bool = False, say: Say = say_line
     say(f"[{len(_STAGES) + 1}/{len(_STAGES) + 2}] pre-training")
     run = pretrain(config, overwrite=overwrite, say=say, progress=progress)
     say(f"[{len(_STAGES) + 2}/{len(_STAGES) + 2}] evaluation")
-    return _summary(config, run, say)
+    return _summary(config, run, say, progress)
 
 
-def _summary(config: Config, run: Run, say: Say) -> Summary:
+def _summary(config: Config, run: Run, say: Say, progress: bool) -> Summary:
     """Evaluate the finished run, unless ``summary.json`` is of this very checkpoint, store and evaluation."""
     store = TokenStore.open(finished_store(config))
     path = run.directory / "summary.json"
@@ -120,7 +120,7 @@ def _summary(config: Config, run: Run, say: Say) -> Summary:
     positions = model.config.max_position_embeddings
     sentences = list(masked_sentences(tokenizer, store, count=3, positions=positions))
     summary = Summary(
-        evaluate_run(run.directory, data_dir=Path(config.data_dir), say=say),
+        evaluate_run(run.directory, data_dir=Path(config.data_dir), say=say, progress=progress),
         fill(model, tokenizer, sentences, top=3),
         {
             "documents": documents_dir(config),

@@ -18,6 +18,7 @@ import bertpt
 from bertpt import signals
 from bertpt.cli import config, exchange, inspect, options, plan, predict, stages, tasks
 from bertpt.errors import BertptError, RequestError, Stopped
+from bertpt.progress import tell_details
 
 INTERRUPTED = 130  # what typer makes of Ctrl-C
 
@@ -25,7 +26,6 @@ app = typer.Typer(
     name="bertpt",
     help="Pre-train BERT end to end: raw text in, a trained, evaluated, fine-tuned, exported model out.",
     rich_markup_mode=None,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -38,6 +38,7 @@ app = typer.Typer(
 def _root(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
     if version:
@@ -74,6 +75,7 @@ def _answered(arguments: Sequence[str] | None) -> int:
             code = INTERRUPTED
         finally:
             threading.excepthook = before
+            tell_details(False)
         if code != INTERRUPTED:
             return code
         stopped = "interrupted" if (name := signals.received()) is None else f"stopped by {name}"

@@ -32,6 +32,7 @@ def plan(
     data_dir: options.DataDir = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
     """Parameters, memory, disk, speed and hours of a configuration, before it runs.
@@ -53,6 +54,7 @@ def graph(
     runs_dir: options.RunsDir = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
     """Write the graph of a configuration's model for TensorBoard, without training and without data."""

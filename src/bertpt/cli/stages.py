@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -28,13 +29,20 @@ def _dry(configuration: Configuration, quiet: bool, as_json: bool) -> None:
 
 
 def _run_stage(
-    stage: Callable[..., Any], configuration: Configuration, overwrite: bool, as_json: bool, quiet: bool, **more: Any
+    stage: Callable[..., Any],
+    configuration: Configuration,
+    overwrite: bool,
+    as_json: bool,
+    quiet: bool,
+    following: str,
+    **more: Any,
 ) -> None:
     result = stage(configuration, overwrite=overwrite, say=options.sayer(quiet), progress=not quiet, **more)
     if as_json:
         typer.echo(json.dumps({"directory": str(result.directory), "skipped": result.skipped, **result.manifest}))
     else:
         typer.echo(result.directory)
+    options.sayer(quiet)(f"next: {following}")
 
 
 def download(
@@ -48,6 +56,7 @@ def download(
     dry_run: options.DryRun = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
     """Get the corpus that the configuration names, cleaned and split."""
@@ -58,7 +67,8 @@ def download(
         return _dry(configuration, quiet, as_json)
     from bertpt.data.download import download as stage
 
-    return _run_stage(stage, configuration, overwrite, as_json, quiet)
+    following = options.again("train-tokenizer", config, overrides, data_dir)
+    return _run_stage(stage, configuration, overwrite, as_json, quiet, following)
 
 
 def _verify(configuration: Configuration, writes: bool, as_json: bool, quiet: bool) -> None:
@@ -79,6 +89,7 @@ def train_tokenizer(
     dry_run: options.DryRun = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
     """Train the WordPiece vocabulary on the corpus, deterministically."""
@@ -87,7 +98,8 @@ def train_tokenizer(
         return _dry(configuration, quiet, as_json)
     from bertpt.data.tokenizer import train_tokenizer as stage
 
-    return _run_stage(stage, configuration, overwrite, as_json, quiet)
+    following = options.again("prepare", config, overrides, data_dir)
+    return _run_stage(stage, configuration, overwrite, as_json, quiet, following)
 
 
 def prepare(
@@ -108,6 +120,7 @@ def prepare(
     dry_run: options.DryRun = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
     """Turn the documents into the token store: sentences as ids, once. The same store for any number of processes."""
@@ -116,7 +129,8 @@ def prepare(
         return _dry(configuration, quiet, as_json)
     from bertpt.data.prepare import prepare as stage
 
-    return _run_stage(stage, configuration, overwrite, as_json, quiet, workers=workers, dask=dask)
+    following = options.again("pretrain", config, overrides, data_dir)
+    return _run_stage(stage, configuration, overwrite, as_json, quiet, following, workers=workers, dask=dask)
 
 
 def register(app: typer.Typer) -> None:
@@ -146,6 +160,7 @@ def pretrain(
     dry_run: options.DryRun = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
     """Pre-train, or go on with the run of that name where it stopped."""
@@ -157,6 +172,10 @@ def pretrain(
 
     done = work(configuration, overwrite=overwrite, say=options.sayer(quiet), progress=not quiet)
     typer.echo(json.dumps({"run": str(done.directory)}) if as_json else done.directory)
+    say, place = options.sayer(quiet), shlex.quote(str(done.directory))
+    say(f"made: {done.directory}: checkpoints/, best/ (the weights of the lowest held-out loss), metrics.jsonl, tb/")
+    say(f"curves: {options.curves(done.directory / 'tb')}")
+    say(f"next: bertpt eval {place}")
     return None
 
 
@@ -167,6 +186,7 @@ def evaluate(
     runs_dir: options.RunsDir = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
     """Held-out loss, perplexity and accuracies, beside what needs no context; of a task, its scores. Never trains."""
@@ -175,14 +195,17 @@ def evaluate(
     from bertpt.train.rundir import newest_run
 
     directory = run or newest_run(runs_dir or Path("runs"))
+    say, place, name = options.sayer(quiet), shlex.quote(str(directory)), shlex.quote(directory.resolve().name)
     if is_task_run(directory):
         from bertpt.tasks.evaluation import evaluate_task_run
 
-        scores = evaluate_task_run(directory, max_rows=max_rows, say=options.sayer(quiet))
+        scores = evaluate_task_run(directory, max_rows=max_rows, say=say)
         typer.echo(json.dumps(scores.as_dict()) if as_json else scores.table())
+        say(f"made: {directory}: eval.json, predictions-*.jsonl; next: bertpt export hf {place} exports/{name}")
         return
-    evaluation = evaluate_run(directory, data_dir=data_dir, max_rows=max_rows, say=options.sayer(quiet))
+    evaluation = evaluate_run(directory, data_dir=data_dir, max_rows=max_rows, say=say, progress=not quiet)
     typer.echo(json.dumps(evaluation.as_dict()) if as_json else evaluation.table())
+    say(f"made: {directory / 'eval.json'}; next: bertpt export hf {place} exports/{name}")
 
 
 def run(
@@ -195,6 +218,7 @@ def run(
     dry_run: options.DryRun = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
     """All stages: download, tokenizer, token store, pre-training, evaluation. Finished ones are skipped."""

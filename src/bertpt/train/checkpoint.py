@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Set
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from torch.optim import Optimizer
 from bertpt.errors import BertptError, RequestError
 from bertpt.files import MANIFEST, OWN_HASH, read_json, read_manifest, sha256_file
 
+_log = logging.getLogger(__name__)
 _NAME = re.compile(r"^step-(\d{8,})$")
 _FILES = frozenset({"model.safetensors", "optimizer.safetensors", "random.safetensors", "state.json"})
 
@@ -75,6 +77,7 @@ def open_checkpoint(directory: Path, files: Set[str] = _FILES) -> Checkpoint:
         raise RequestError(f"{directory / MANIFEST}: damaged: {error!r}") from error
     if OWN_HASH not in manifest or files - manifest["files"].keys() or (named and int(named[1]) != step):
         raise RequestError(f"{directory / MANIFEST}: damaged: it is not of this checkpoint")
+    _log.debug("%s: intact (%d files)", directory, len(manifest["files"]))
     return Checkpoint(directory, step, read_json(directory / "state.json"))
 
 

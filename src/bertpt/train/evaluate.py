@@ -14,6 +14,7 @@ from torch import nn
 
 from bertpt.data.loader import BatchStream
 from bertpt.model.pretraining import BertForPreTraining
+from bertpt.progress import Progress
 from bertpt.train.step import autocast
 
 # Rows and masks of an evaluation follow from this, never from the run's seed: runs can be compared.
@@ -62,18 +63,20 @@ def predict_heldout(
     max_rows: int,
     precision: str = "fp32",
     before_batch: Callable[[], None] = lambda: None,
+    shown: bool = False,
 ) -> Predictions:
     """Run the first epoch of a held-out stream, or ``max_rows`` of it; the last batch may be smaller.
 
     Args:
         before_batch: is called before each batch; what it raises ends the evaluation.
+        shown: whether progress is.
     """
     plan = stream.plans.epoch(0)[:max_rows]
     device = next(model.parameters()).device
     per_row, second, whole, labels = [], [], [], []
     continues = torch.from_numpy(stream.masker.continues_word)
     mlm_nll, mlm_right, nsp_nll, nsp_right = [], [], [], []
-    with evaluating(model):
+    with evaluating(model), Progress("evaluate", total=len(plan), shown=shown) as progress:
         for start in range(0, len(plan), stream.batch_size):
             before_batch()
             host = stream.rows(start, min(stream.batch_size, len(plan) - start))
@@ -88,6 +91,7 @@ def predict_heldout(
             mlm_right.append((logits.argmax(-1) == batch.masked_labels).cpu())
             row = torch.bucketize(host.masked_positions, host.first, right=True) - 1
             per_row.append(torch.bincount(row, minlength=host.rows))
+            progress.add(host.rows)
             second.append(host.token_type_ids[host.masked_positions] == 1)
             ids = host.input_ids.index_copy(0, host.masked_positions, host.masked_labels)
             inner = continues[ids]

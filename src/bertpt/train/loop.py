@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -27,6 +28,8 @@ from bertpt.train.saving import Keep, Snapshot, Writer, check_room, write_checkp
 from bertpt.train.skips import Jumps, Rates, Skips
 from bertpt.train.step import Totals, train_step
 from bertpt.train.work import Work
+
+_log = logging.getLogger(__name__)
 
 
 class _PutOff(Exception):
@@ -207,9 +210,11 @@ class Loop:
             if stop.requested:
                 raise _PutOff
 
+        begun = time.perf_counter()
         with suppress(_PutOff):
             log.write("heldout", self.position.step, self.work.evaluate(self.position.step, leave_off))
             self.work.show(log.board, self.position.step)
+            _log.debug("update %d: evaluated in %.1f s", self.position.step, time.perf_counter() - begun)
             self.position.evaluation_due = False
 
     def _save_and_leave(self, signal: str | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -38,6 +39,7 @@ from bertpt.train.samples import Masked, fill, masked_sentences
 from bertpt.train.saving import Writer, copied, write_weights
 from bertpt.train.step import Terms
 
+_log = logging.getLogger(__name__)
 _SENTENCES, _TOP = 5, 5  # shown at each evaluation; guesses for each
 
 
@@ -86,6 +88,7 @@ class PreTraining:
         device: where the model and the batches go.
         precision: of the evaluation, ``fp32`` or ``bf16``.
         later: does what takes time, in its order, while training goes on (``Writer.submit``); default: at once.
+        progress: whether that of evaluations is shown.
     """
 
     def __init__(
@@ -95,6 +98,8 @@ class PreTraining:
         device: torch.device,
         precision: str,
         later: Callable[[Callable[[], object]], None] = _now,
+        *,
+        progress: bool = False,
     ) -> None:
         config = run.config
         self.run, self.config, self.store, self.device, self.precision = run, config, store, device, precision
@@ -105,6 +110,7 @@ class PreTraining:
         self.loss_weights = {"mlm": 1.0, "nsp": config.train.nsp_weight}
         self._streams = [self._stream(index, [0]) for index in range(len(config.train.phases))]
         self._later = later
+        self._progress = progress
         self.best: dict[str, float] | None = None
         self._sentences: list[Masked] | None = None
 
@@ -169,6 +175,7 @@ class PreTraining:
             max_rows=self.config.evaluate.max_rows,
             precision=self.precision,
             before_batch=before_batch,
+            shown=self._progress,
         )
         scores = heldout_scores(predictions) | breakdown(predictions, self.store.unigram)
         best, loss = self.best, scores["mlm_loss"]
@@ -285,8 +292,9 @@ def _train(
 ) -> None:
     device = choose_device(run.config.train.device)
     precision = choose_precision(run.config.train.precision, device)
+    _log.debug("%s: %s, %s, loader processes: %d", run.directory, device, precision, run.config.train.workers)
     writer = Writer()
-    work = PreTraining(run, store, device, precision, writer.submit)
+    work = PreTraining(run, store, device, precision, writer.submit, progress=progress)
     if initial is not None and not checkpoints(run.directory):
         for line in start_from(work.model, initial, load_tokenizer(run.tokenizer)):
             say(line)

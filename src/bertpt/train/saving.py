@@ -6,11 +6,13 @@ only then are older ones removed. A save that fails leaves all older ones, and i
 
 from __future__ import annotations
 
+import logging
 import os
 import queue
 import re
 import shutil
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +27,8 @@ from torch.optim import Optimizer
 from bertpt.errors import BertptError
 from bertpt.files import fingerprint, staged_directory, write_json, write_manifest
 from bertpt.train.checkpoint import checkpoint_path, checkpoints
+
+_log = logging.getLogger(__name__)
 
 _ROOM = 2**20  # bytes beside the tensors: JSON, headers, the folder
 
@@ -91,7 +95,7 @@ def write_checkpoint(run: Path, snapshot: Snapshot, keep: Keep) -> Path:
     Raises:
         BertptError: the disk is full or forbidden, weights are not finite, or what was written reads otherwise.
     """
-    final = checkpoint_path(run, snapshot.step)
+    final, begun = checkpoint_path(run, snapshot.step), time.monotonic()
     with staged_directory(final) as aside:
         for name, tensors in snapshot.files.items():
             _write(tensors, aside / f"{name}.safetensors", final)
@@ -100,6 +104,7 @@ def write_checkpoint(run: Path, snapshot: Snapshot, keep: Keep) -> Path:
         key = fingerprint(snapshot.step)
         write_manifest(aside, stage="checkpoint", key=key, inputs={}, settings={}, counts=counts)
     _rotate(run, snapshot.step, keep)
+    _log.debug("%s: written and read back in %.1f s", final, time.monotonic() - begun)
     return final
 
 
