@@ -16,7 +16,7 @@ import typer
 
 import bertpt
 from bertpt import signals
-from bertpt.cli import config, exchange, inspect, options, plan, predict, stages, tasks
+from bertpt.cli import config, exchange, inspect, options, plan, predict, runs, stages, tasks
 from bertpt.errors import BertptError, RequestError, Stopped
 from bertpt.progress import tell_details
 
@@ -51,6 +51,7 @@ def _root(
 # The commands, in the order of the help. A module of commands imports what is heavy inside its functions.
 stages.register(app)
 plan.register(app)
+app.add_typer(runs.app, name="runs")
 app.add_typer(inspect.app, name="inspect")
 tasks.register(app)
 app.add_typer(predict.app, name="predict")
