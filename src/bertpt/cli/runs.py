@@ -30,7 +30,7 @@ def _group() -> None:
     pass
 
 
-@app.command("list", epilog=options.examples("bertpt runs", "bertpt runs list --json"))
+@app.command("list", epilog=options.examples("bertpt runs list", "bertpt runs list --json"))
 def list_(
     directory: Annotated[Path, typer.Argument(metavar="[DIR]", help="The folder of runs.")] = Path("runs"),
     as_json: options.Json = False,
