@@ -43,18 +43,19 @@ def traced(config: Config, vocab_size: int) -> tuple[Any, Any]:
     """
     from torch.utils.tensorboard._pytorch_graph import graph
 
-    with torch.device("meta"):
-        model = BERT(BertForPreTraining(config.model, vocab_size, nsp=config.pairs.rule != "none"))
-    length = min(_LENGTH, config.model.max_position_embeddings)
-    ids = torch.zeros(_ROWS * length, dtype=torch.int64)
-    batch = Batch.from_lengths(ids, ids, torch.full((_ROWS,), length), masked_positions=torch.arange(1, 1 + _MASKED))
-    batch = batch.to(torch.device("meta"))
-    tensors = (batch.input_ids, batch.token_type_ids, batch.position_ids, batch.grid_index, batch.first)
-    assert batch.masked_positions is not None
     with warnings.catch_warnings():
         # The trace is of this one shape, and is drawn, not run. torch.jit.trace is deprecated, and all that
-        # TensorBoard's writer of torch knows.
+        # TensorBoard's writer of torch knows. What ``meta`` loads at its first use warns of itself.
         warnings.simplefilter("ignore")
+        with torch.device("meta"):
+            model = BERT(BertForPreTraining(config.model, vocab_size, nsp=config.pairs.rule != "none"))
+        length = min(_LENGTH, config.model.max_position_embeddings)
+        ids = torch.zeros(_ROWS * length, dtype=torch.int64)
+        masked = torch.arange(1, 1 + _MASKED)
+        batch = Batch.from_lengths(ids, ids, torch.full((_ROWS,), length), masked_positions=masked)
+        batch = batch.to(torch.device("meta"))
+        assert batch.masked_positions is not None
+        tensors = (batch.input_ids, batch.token_type_ids, batch.position_ids, batch.grid_index, batch.first)
         made: tuple[Any, Any] = graph(  # type: ignore[no-untyped-call]
             model, (*tensors, batch.attention_mask, batch.masked_positions)
         )
