@@ -160,7 +160,7 @@ def test_a_wrong_value_is_one_line_that_names_the_key(minimal: Path, assignment:
         ("tokenizer.form=x", "from"),
         ("corpus.sources=[{kind: files, pth: x, path: y}]", "path"),
         ("corpus.sources=[{kind: fiels, path: y}]", "files"),
-        ("train.precision=fb16", "bf16"),
+        ("train.precision=b16", "bf16"),
         ("pairs.rule=nxt", "next"),
     ],
 )

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor
-from train_helpers import Tiny, quiet, signal_group, start, wait_until, write_config
+from train_helpers import MEASURED, Tiny, quiet, signal_group, start, wait_until, write_config
 
 from bertpt.cli.main import run as bertpt
 from bertpt.config import Config
@@ -36,7 +36,6 @@ from bertpt.train.pretrain import PreTraining, heldout_stream, pretrain
 from bertpt.train.rundir import open_run
 
 TOTAL = 20
-TIMES = {"tokens_per_second", "rows_per_second"}
 
 
 def tensors(directory: Path, step: int = TOTAL) -> dict[str, Tensor]:
@@ -52,7 +51,7 @@ def tensors(directory: Path, step: int = TOTAL) -> dict[str, Tensor]:
 def metrics(directory: Path) -> list[dict[str, Any]]:
     """The log of a run, less what measures time."""
     lines = (directory / "metrics.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
-    return [{key: value for key, value in json.loads(line).items() if key not in TIMES} for line in lines]
+    return [{key: value for key, value in json.loads(line).items() if key not in MEASURED} for line in lines]
 
 
 def assert_same_result(one: Path, other: Path) -> None:

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor, nn
-from train_helpers import Tiny, quiet
+from train_helpers import MEASURED, Tiny, quiet
 
 from bertpt.config.schema import Optimizer, Schedule
 from bertpt.errors import BertptError, Stopped
@@ -30,12 +30,10 @@ from bertpt.train.schedule import learning_rate
 from bertpt.train.skips import Jumps, Rates, Skips, not_finite
 from bertpt.train.step import Totals, train_step
 
-TIMES = {"tokens_per_second", "rows_per_second"}
-
 
 def metrics(run: Path, kind: str = "train") -> list[dict[str, Any]]:
     lines = (run / "metrics.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
-    entries = [{key: value for key, value in json.loads(line).items() if key not in TIMES} for line in lines]
+    entries = [{key: value for key, value in json.loads(line).items() if key not in MEASURED} for line in lines]
     return [entry for entry in entries if entry["kind"] == kind]
 
 

@@ -19,6 +19,16 @@ from bertpt.data.download import download
 from bertpt.data.prepare import prepare
 from bertpt.data.tokenizer import train_tokenizer
 
+# What a log line says of this machine, and so never twice the same.
+MEASURED = {
+    "tokens_per_second",
+    "rows_per_second",
+    "data_wait_share",
+    "tflops_per_second",
+    "mfu",
+    "peak_memory_gib",
+}
+
 
 def quiet(_: str) -> None:
     """Say nothing."""

@@ -28,7 +28,7 @@ from bertpt.model.pretraining import BertForPreTraining
 from bertpt.progress import say
 from bertpt.train.optim import build_optimizer, parameter_groups
 from bertpt.train.pretrain import pretraining_counts, pretraining_objective
-from bertpt.train.step import Totals, train_step
+from bertpt.train.step import Totals, autocast, train_step
 
 VOCAB, LENGTH, LR, CLIP = 30_522, 128, 1e-4, 1.0
 # layers, width, heads, batch size, updates in a turn, turns: the larger the steadier, and the longer
@@ -40,18 +40,18 @@ SIZES = {
 }
 
 
-def make_rows(batch_size: int, count: int) -> list[Batch]:
+def make_rows(batch_size: int, count: int, length: int = LENGTH, vocab_size: int = VOCAB) -> list[Batch]:
     """Batches of rows that are 93% full: nine of ten have 118 to 128 tokens, as planned pairs do, the rest fewer."""
     generator = torch.Generator().manual_seed(0)
     batches = []
     for _ in range(count):
-        lengths = torch.randint(118, LENGTH + 1, (batch_size,), generator=generator)
+        lengths = torch.randint(length - length // 12, length + 1, (batch_size,), generator=generator)
         short = torch.rand(batch_size, generator=generator) < 0.1
-        lengths = torch.where(short, torch.randint(8, LENGTH + 1, (batch_size,), generator=generator), lengths)
-        ids = torch.randint(5, VOCAB, (int(lengths.sum()),), generator=generator)
+        lengths = torch.where(short, torch.randint(8, length + 1, (batch_size,), generator=generator), lengths)
+        ids = torch.randint(5, vocab_size, (int(lengths.sum()),), generator=generator)
         types = torch.cat([(torch.arange(n) > n // 2).long() for n in lengths.tolist()])
         chosen = (torch.rand(len(ids), generator=generator) < 0.15).nonzero()[:, 0]
-        labels = torch.randint(5, VOCAB, (len(chosen),), generator=generator)
+        labels = torch.randint(5, vocab_size, (len(chosen),), generator=generator)
         next_label = torch.randint(0, 2, (batch_size,), generator=generator)
         batches.append(
             Batch.from_lengths(
@@ -61,9 +61,11 @@ def make_rows(batch_size: int, count: int) -> list[Batch]:
     return batches
 
 
-def ours(config: Model) -> Callable[[Batch], None]:
-    """One update of our step."""
-    model = BertForPreTraining(config, VOCAB).train()
+def ours(
+    config: Model, vocab_size: int = VOCAB, device: str = "cpu", precision: str = "fp32"
+) -> tuple[BertForPreTraining, Callable[[Batch], None]]:
+    """Our model, and one update of our step."""
+    model = BertForPreTraining(config, vocab_size).to(device).train()
     optimizer = build_optimizer(model, Optimizer(lr=LR))
 
     def step(batch: Batch) -> None:
@@ -77,31 +79,36 @@ def ours(config: Model) -> Callable[[Batch], None]:
             weights={"mlm": 1.0, "nsp": 1.0},
             lr=LR,
             clip=CLIP,
-            precision="fp32",
+            precision=precision,
         )
 
-    return step
+    return model, step
 
 
-def reference(config: Model) -> Callable[[Batch], None]:
+def reference(
+    config: Model, vocab_size: int = VOCAB, device: str = "cpu", precision: str = "fp32"
+) -> Callable[[Batch], None]:
     """One update of transformers' model on the padded batch."""
     import transformers
 
     model = transformers.BertForPreTraining(
         transformers.BertConfig(
-            vocab_size=VOCAB,
+            vocab_size=vocab_size,
             hidden_size=config.hidden_size,
             num_hidden_layers=config.num_hidden_layers,
             num_attention_heads=config.num_attention_heads,
             intermediate_size=config.ffn_size,
             attn_implementation="sdpa",
         )
-    ).train()
+    )
+    model = model.to(device).train()
     optimizer = torch.optim.AdamW(parameter_groups(model, 0.01), lr=LR, eps=1e-6, fused=True)
 
     def step(batch: Batch) -> None:
         padded = as_padded(batch)
-        model(**padded).loss.backward()
+        with autocast(batch.input_ids.device, precision):
+            loss = model(**padded).loss
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -119,7 +126,11 @@ def as_padded(batch: Batch) -> dict[str, Tensor]:
     labels[batch.masked_positions] = batch.masked_labels
 
     def grid(values: Tensor, empty: int) -> Tensor:
-        return torch.full((mask.numel(),), empty).index_copy(0, batch.grid_index, values).view(mask.shape)
+        return (
+            torch.full((mask.numel(),), empty, device=mask.device)
+            .index_copy(0, batch.grid_index, values)
+            .view(mask.shape)
+        )
 
     return {
         "input_ids": grid(batch.input_ids, 0),
@@ -167,7 +178,7 @@ def measure(size: str, turns: int) -> dict[str, Any]:
     layers, width, heads, batch_size, updates, _ = SIZES[size]
     config = Model(hidden_size=width, num_hidden_layers=layers, num_attention_heads=heads)
     batches = make_rows(batch_size, updates)
-    contenders = {"ours": ours(config), "transformers": reference(config), "products": products(config, batches[0])}
+    contenders = {"ours": ours(config)[1], "transformers": reference(config), "products": products(config, batches[0])}
     say(f"{size}: warming up")
     for step in contenders.values():
         step(batches[0])

@@ -87,6 +87,17 @@ def _train(config: Config) -> Iterator[Impossible]:
                 f"{where}.accumulate: {phase.accumulate} does not divide {where}.batch_size {phase.batch_size};"
                 f" the nearest that does is {nearest}",
             )
+    if config.train.device == "cpu":
+        if config.train.precision == "fp16":
+            yield Impossible(
+                ("train.precision", "train.device"),
+                "train.precision: fp16 needs a CUDA device, train.device is cpu; set train.precision=fp32",
+            )
+        if config.train.tf32:
+            yield Impossible(
+                ("train.tf32", "train.device"),
+                "train.tf32: has no effect with train.device: cpu; leave it false",
+            )
     total = sum(phase.steps for phase in phases)
     schedule = config.train.schedule
     if schedule.warmup_steps is not None and schedule.warmup_steps >= total:

@@ -435,8 +435,13 @@ class Train(Section):
     schedule: Schedule = Schedule()
     clip: Annotated[float, Field(gt=0.0), NoSwitch] = Field(1.0, description="Largest global norm of the gradient.")
     nsp_weight: Annotated[float, Field(ge=0.0), NoSwitch] = Field(1.0, description="Weight of the next-sentence loss.")
-    precision: Literal["auto", "fp32", "bf16"] = Field(
-        "auto", description="auto: bf16 on a GPU that has it, fp32 on a CPU (bf16 is no faster there, or far slower)."
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
+        "auto",
+        description="auto: bf16 on a GPU that has it, fp32 on a CPU (bf16 is no faster there, or far slower). fp16: for"
+        " GPUs without bf16; losses are scaled, an update whose gradient overflows is left out and counted as skipped.",
+    )
+    tf32: bool = Field(
+        False, description="In fp32 on a GPU of 2020 or later: products of matrices with 10 bits of mantissa, faster."
     )
     device: Literal["auto", "cpu", "cuda"] = "auto"
     seed: Seed = Field(0, description="Initial weights, pairs, masks, order and dropout follow from it.")

@@ -15,8 +15,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-import zstandard
-
 from bertpt.errors import RequestError
 
 CHUNK_BYTES = 2**20
@@ -32,6 +30,21 @@ class _Unpacker(Protocol):
     def decompress(self, data: bytes, /) -> bytes: ...
 
 
+def _zstd() -> _Unpacker:
+    import zstandard  # only here and below: a machine that trains need not have it
+
+    return zstandard.ZstdDecompressor().decompressobj()
+
+
+def _faults(kind: str) -> tuple[type[Exception], ...]:
+    """What unpacking damaged data raises."""
+    if kind != "zstd":
+        return zlib.error, OSError, lzma.LZMAError
+    import zstandard
+
+    return (zstandard.ZstdError,)
+
+
 # bzip2's two forms: a block follows, or (an empty file) the end does. "BZh" alone could be text.
 _PACKED: tuple[tuple[bytes, str, Callable[[], _Unpacker]], ...] = (
     (b"\x1f\x8b", "gzip", lambda: zlib.decompressobj(wbits=31)),
@@ -41,9 +54,8 @@ _PACKED: tuple[tuple[bytes, str, Callable[[], _Unpacker]], ...] = (
         for end in (b"1AY&SY", b"\x17rE8P\x90")
     ),
     (b"\xfd7zXZ\x00", "xz", lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ)),
-    (b"\x28\xb5\x2f\xfd", "zstd", lambda: zstandard.ZstdDecompressor().decompressobj()),
+    (b"\x28\xb5\x2f\xfd", "zstd", _zstd),
 )
-_FAULTS = (zlib.error, OSError, lzma.LZMAError, zstandard.ZstdError)
 
 _NOT_TEXT: tuple[tuple[int, bytes, str], ...] = (
     (0, b"PK\x03\x04", "a ZIP archive (or an Office document)"),
@@ -131,7 +143,7 @@ def _unpack(chunks: Iterator[bytes], kind: str, new: Callable[[], _Unpacker], na
                     unpacker = new()
                 try:
                     out = unpacker.decompress(data)
-                except _FAULTS as error:
+                except _faults(kind) as error:
                     raise RequestError(
                         f"{name}: damaged {kind} data after {done} unpacked bytes ({error}); get the file again"
                     ) from error

@@ -21,7 +21,7 @@ from bertpt.tasks.kinds import TASKS, build
 from bertpt.tasks.rundir import TaskRun, open_task_run
 from bertpt.tasks.task import Facts, Task
 from bertpt.train.checkpoint import Checkpoint, open_weights, restore
-from bertpt.train.pretrain import choose_device, choose_precision
+from bertpt.train.pretrain import choose_device, scoring_precision
 from bertpt.train.rundir import BEST
 
 
@@ -113,7 +113,7 @@ def evaluate_task_run(
     model, checkpoint = open_best(run)
     facts, best = checkpoint.state, checkpoint.state["best"]
     device = choose_device(config.train.device)
-    precision = choose_precision(config.train.precision, device)
+    precision = scoring_precision(config.train.precision, device)
     model.to(device)
     tokenizer = load_tokenizer(run.tokenizer)
     splits = {}

@@ -15,13 +15,14 @@ from torch import nn
 
 from bertpt.batch import Batch
 from bertpt.config.finetune.common import TaskTrain
-from bertpt.config.schema import Optimizer, Phase, Schedule, Train
+from bertpt.config.schema import Model, Optimizer, Phase, Schedule, Train
 from bertpt.tasks.encode import epoch_order
 from bertpt.tasks.rundir import CONFIG
 from bertpt.train.board import Board, code
+from bertpt.train.cost import training_flops
 from bertpt.train.rundir import BEST
 from bertpt.train.saving import save_weights
-from bertpt.train.step import CountTerms, Objective, Terms
+from bertpt.train.step import CountTerms, Objective, Terms, Totals
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,12 @@ class FineTuning:
     def count_terms(self, batch: Batch) -> Mapping[str, int]:
         """Counts of the loss terms of a batch."""
         return self.parts.count_terms(batch)
+
+    def flops(self, totals: Totals) -> float:
+        """Operations of the encoder; the head's are too few to matter."""
+        shape = Model(**self.parts.facts["model"])
+        size = {"rows": totals.rows, "tokens": totals.tokens}
+        return training_flops(shape, self.parts.facts["vocab_size"], **size, predictions=0, pairs=False)
 
     def updates(self, done: int) -> Iterator[list[Batch]]:
         """The batches of each update after the first ``done``."""

@@ -20,7 +20,7 @@ from bertpt.model.pretraining import BertForPreTraining
 from bertpt.progress import say as say_line
 from bertpt.train.checkpoint import newest_checkpoint, restore
 from bertpt.train.evaluate import Predictions, heldout_scores, predict_heldout
-from bertpt.train.pretrain import choose_device, choose_precision, heldout_stream
+from bertpt.train.pretrain import choose_device, heldout_stream, scoring_precision
 from bertpt.train.rundir import open_run
 
 
@@ -91,7 +91,7 @@ def evaluate_run(
     model.to(device)
     length = config.train.phases[-1].length
     stream = heldout_stream(store, config, length)
-    precision = choose_precision(config.train.precision, device)
+    precision = scoring_precision(config.train.precision, device)
     rows = max_rows or config.evaluate.max_rows
     predictions = predict_heldout(model, stream, max_rows=rows, precision=precision, shown=progress)
     scores, beside = compare(store, predictions, config.pairs.rule)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 from bertpt.batch import Batch
@@ -26,6 +27,7 @@ from bertpt.train.logs import MetricsLog
 from bertpt.train.optim import build_optimizer
 from bertpt.train.saving import Keep, Snapshot, Writer, check_room, write_checkpoint
 from bertpt.train.skips import Jumps, Rates, Skips
+from bertpt.train.speed import Waits, speed_numbers
 from bertpt.train.step import Totals, train_step
 from bertpt.train.work import Work
 
@@ -44,6 +46,7 @@ class _Position:
     evaluation_due: bool = False  # put off by a signal
     totals: Totals = field(default_factory=Totals.empty)
     seconds: float = 0.0  # that the updates in ``totals`` took
+    waits: Waits = field(default_factory=Waits)  # of these seconds, for data
 
 
 @contextmanager
@@ -59,6 +62,17 @@ def _subnormals_flushed() -> Iterator[None]:
         torch.set_flush_denormal(False)
 
 
+@contextmanager
+def _tf32(wanted: bool) -> Iterator[None]:
+    """Products of fp32 matrices in TF32 on GPUs that have it; afterwards as before."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = wanted or before
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+
+
 class Loop:
     """One run in its directory: from the newest intact checkpoint, or from the start, to the last update.
 
@@ -66,7 +80,7 @@ class Loop:
         directory: of the run.
         work: what is trained.
         settings: how; its phases are the work's own matter.
-        precision: ``fp32`` or ``bf16``.
+        precision: ``fp32``, ``bf16`` or ``fp16``.
         say: gets lines for people.
         rate_key: what the user calls the learning rate.
         writer: writes the checkpoints, and what the work gives it.
@@ -88,6 +102,7 @@ class Loop:
         self.device = next(work.model.parameters()).device
         self.optimizer: Optimizer = build_optimizer(work.model, settings.optimizer)
         self.rates = Rates(work.total, settings.schedule, settings.optimizer.lr, self.device)
+        self.scaler = GradScaler(self.device.type) if precision == "fp16" else None
         self.position, self.skips = _Position(), Skips.of(self.device)
         self.jumps = Jumps()
         self.dynamics = Dynamics(work.model, self.optimizer, settings.clip)
@@ -99,9 +114,15 @@ class Loop:
         self.work.load_state(checkpoint.state)
         loop = checkpoint.state["loop"]
         self.position = _Position(
-            checkpoint.step, loop["evaluation_due"], Totals.from_state(loop["totals"], self.device), loop["seconds"]
+            checkpoint.step,
+            loop["evaluation_due"],
+            Totals.from_state(loop["totals"], self.device),
+            loop["seconds"],
+            Waits(loop.get("waited", 0.0)),  # older checkpoints have none
         )
         self.skips = Skips.of(self.device, loop["skipped"], loop["skipped_in_a_row"])
+        if self.scaler is not None:
+            self.scaler.load_state_dict(loop["scaler"])
         if not self.finished:
             self.say(f"going on from {checkpoint.directory} (update {checkpoint.step} of {self.work.total})")
 
@@ -122,6 +143,7 @@ class Loop:
             return
         with (
             _subnormals_flushed(),
+            _tf32(self.settings.tf32),
             MetricsLog(self.directory, self.position.step, self.work.total) as log,
             StopFlag() as stop,
             Progress(what, total=self.work.total, unit="updates", start=self.position.step, shown=progress) as bar,
@@ -152,7 +174,7 @@ class Loop:
     def _train(self, log: MetricsLog, stop: StopFlag, bar: Progress) -> None:
         work, settings, position = self.work, self.settings, self.position
         clock = time.perf_counter() - position.seconds
-        for batches in work.updates(position.step):
+        for batches in position.waits.over(work.updates(position.step)):
             rate = self.rates(position.step, self.skips)
             step = position.step + 1
             evaluates = self._evaluates(step)
@@ -168,6 +190,7 @@ class Loop:
                 lr=rate,
                 clip=settings.clip,
                 precision=self.precision,
+                scaler=self.scaler,
             )
             self.skips.note(skipped)
             position.step += 1
@@ -175,7 +198,7 @@ class Loop:
             last = step == work.total
             if logged := self._logs(step):
                 self._log(log, bar, rate)
-                position.totals, position.seconds = Totals.empty(), 0.0
+                position.totals, position.seconds, position.waits.seconds = Totals.empty(), 0.0, 0.0
                 clock = time.perf_counter()
             else:
                 bar.add()
@@ -225,7 +248,10 @@ class Loop:
             "evaluation_due": position.evaluation_due,
             "totals": position.totals.state(),
             "seconds": position.seconds,
+            "waited": position.waits.seconds,
         }
+        if self.scaler is not None:
+            loop["scaler"] = self.scaler.state_dict()
         state = self.work.state(position.step) | {"loop": loop | self.skips.state()}
         snapshot = Snapshot.of(position.step, self.work.model, self.optimizer, state)
         keep = Keep(settings.keep, settings.keep_every)
@@ -236,24 +262,25 @@ class Loop:
             raise Stopped(f"stopped by {signal} after update {position.step}; saved {path}; the same command goes on")
 
     def _log(self, log: MetricsLog, bar: Progress, rate: float | Tensor) -> None:
-        totals, seconds = self.position.totals, self.position.seconds
+        totals = self.position.totals
         assert totals.gradient_norm is not None
         skipped = int(self.skips.total)
         means = totals.means()
-        values = (
-            means
-            | {
-                "lr": float(rate),
-                "gradient_norm": float(totals.gradient_norm),
-                "tokens_per_second": totals.tokens / seconds,
-                "rows_per_second": totals.rows / seconds,
-                "padding_share": 1 - totals.tokens / totals.grid,
-                "skipped": skipped,
-            }
-            | self.dynamics.values(float(totals.gradient_norm))
+        values = means | {
+            "lr": float(rate),
+            "gradient_norm": float(totals.gradient_norm),
+            "skipped": skipped,
+        }
+        values |= speed_numbers(
+            totals, self.work.flops(totals), self.position.seconds, self.position.waits.seconds, self.device
         )
+        values |= self.dynamics.values(values["gradient_norm"])
+        if self.scaler is not None:
+            values["loss_scale"] = self.scaler.get_scale()
         log.write("train", self.position.step, values)
-        bar.add(1, **self.work.shown(values), **({"skipped": f"{skipped:,}"} if skipped else {}))
+        shown = self.work.shown(values)
+        shown |= {"MFU": f"{values['mfu']:.1%}"} if "mfu" in values else {}
+        bar.add(1, **shown, **({"skipped": f"{skipped:,}"} if skipped else {}))
         loss = sum(
             weight * means[f"{name}_loss"] for name, weight in self.work.loss_weights.items() if name in totals.losses
         )
@@ -265,8 +292,11 @@ class Loop:
         in_a_row, step = int(self.skips.in_a_row), self.position.step
         if in_a_row < min(self.settings.max_skips, self.work.total):
             return
+        fault = blame(self.work, batches, self.precision)
+        if self.scaler is not None:
+            fault += f", with losses scaled by {self.scaler.get_scale():g}"
         raise BertptError(
             f"update {step}: loss or gradient were not finite {in_a_row} times in a row"
-            f" ({blame(self.work, batches, self.precision)}); none of these updates was made, the last checkpoint is as"
-            f" it was; lower {self.rate_key} or lengthen the warm-up"
+            f" ({fault}); none of these updates was made, the last checkpoint is as it was; lower"
+            f" {self.rate_key} or lengthen the warm-up"
         )

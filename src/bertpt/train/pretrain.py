@@ -30,6 +30,7 @@ from bertpt.progress import say as say_stderr
 from bertpt.train.board import Board
 from bertpt.train.breakdown import breakdown
 from bertpt.train.checkpoint import checkpoints
+from bertpt.train.cost import training_flops
 from bertpt.train.evaluate import EVALUATION_SEED, heldout_scores, predict_heldout
 from bertpt.train.initial import InitialWeights, checked_start, start_from, with_keys
 from bertpt.train.introduction import introduce, samples_table
@@ -37,7 +38,7 @@ from bertpt.train.loop import Loop
 from bertpt.train.rundir import BEST, Run, opened_alone, weights_are_gone
 from bertpt.train.samples import Masked, fill, masked_sentences
 from bertpt.train.saving import Writer, copied, write_weights
-from bertpt.train.step import Terms
+from bertpt.train.step import Terms, Totals
 
 _log = logging.getLogger(__name__)
 _SENTENCES, _TOP = 5, 5  # shown at each evaluation; guesses for each
@@ -69,10 +70,23 @@ def choose_device(name: str) -> torch.device:
 
 
 def choose_precision(name: str, device: torch.device) -> str:
-    """``auto`` is bf16 on a GPU that computes in it, else fp32."""
+    """``auto`` is bf16 on a GPU that computes in it, else fp32.
+
+    Raises:
+        RequestError: fp16 on a CPU.
+    """
+    if name == "fp16" and device.type != "cuda":
+        raise RequestError(
+            f"train.precision: fp16 needs a CUDA device, this is the {device.type.upper()}; set fp32 (or auto)"
+        )
     if name != "auto":
         return name
     return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
+
+
+def scoring_precision(name: str, device: torch.device) -> str:
+    """As :func:`choose_precision`, but a model that was trained in fp16 is scored in fp32 where there is no GPU."""
+    return choose_precision("auto" if name == "fp16" and device.type != "cuda" else name, device)
 
 
 def _now(job: Callable[[], object]) -> None:
@@ -86,7 +100,7 @@ class PreTraining:
         run: its directory keeps the planned epochs.
         store: the tokens.
         device: where the model and the batches go.
-        precision: of the evaluation, ``fp32`` or ``bf16``.
+        precision: of the evaluation, ``fp32``, ``bf16`` or ``fp16``.
         later: does what takes time, in its order, while training goes on (``Writer.submit``); default: at once.
         progress: whether that of evaluations is shown.
     """
@@ -116,6 +130,17 @@ class PreTraining:
 
     objective = staticmethod(pretraining_objective)
     count_terms = staticmethod(pretraining_counts)
+
+    def flops(self, totals: Totals) -> float:
+        """Operations of the updates in ``totals``; of skipped ones, the vocabulary's are not counted."""
+        return training_flops(
+            self.config.model,
+            self.store.vocab_size,
+            rows=totals.rows,
+            tokens=totals.tokens,
+            predictions=float(totals.counts["mlm"]),
+            pairs="nsp" in totals.counts,
+        )
 
     def updates(self, done: int) -> Iterator[list[Batch]]:
         """The micro-batches of each update after the first ``done``, phase after phase."""
@@ -273,7 +298,7 @@ def pretrain(
     store = TokenStore.open(place)
     check_hashes(store.directory, store.manifest)
     check_pairs(store.manifest, config.pairs.rule)
-    choose_device(config.train.device)  # refuses before anything is written
+    choose_precision(config.train.precision, choose_device(config.train.device))  # refuses before anything is written
     tokenizer = tokenizer_dir(config) if there is None else there.tokenizer
     facts = {"store": store.manifest["fingerprint"], "tokenizer": store.manifest["inputs"].get("tokenizer")}
     if there is not None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 from bertpt.batch import Batch, LossTerm
@@ -112,10 +113,10 @@ class Totals:
 
 
 def autocast(device: torch.device, precision: str) -> contextlib.AbstractContextManager[object]:
-    """bf16 for matrix products; LayerNorm, softmax and losses stay in fp32. Weights are fp32 always."""
-    if precision == "bf16":
-        return torch.autocast(device.type, torch.bfloat16)
-    return contextlib.nullcontext()
+    """16 bits for matrix products; LayerNorm, softmax and losses stay in fp32. Weights are fp32 always."""
+    if precision == "fp32":
+        return contextlib.nullcontext()
+    return torch.autocast(device.type, torch.bfloat16 if precision == "bf16" else torch.float16)
 
 
 def train_step(
@@ -130,6 +131,7 @@ def train_step(
     lr: float | Tensor,
     clip: float,
     precision: str,
+    scaler: GradScaler | None = None,
 ) -> Tensor:
     """One update from the micro-batches of a global batch.
 
@@ -140,6 +142,8 @@ def train_step(
         weights: weight of each loss term.
         totals: receives the sums for logging.
         lr: learning rate of this update; clip: largest global gradient norm.
+        scaler: of fp16: gradients are multiplied by its scale while they are computed, lest they vanish. It is lowered
+            when one of them overflows, by which the update is left out.
 
     Returns:
         bool []: whether the update was left out, for a loss or the gradient were not finite. Weights and the
@@ -155,9 +159,13 @@ def train_step(
         with autocast(batch.input_ids.device, precision):
             terms = objective(model, batch)
         parts = [weights[name] / max(counts[name], 1) * term.sum for name, term in terms.losses.items()]
-        torch.stack(parts).sum().backward()  # type: ignore[no-untyped-call]
+        loss = torch.stack(parts).sum()
+        (loss if scaler is None else scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
         update.add(terms, batch)
 
+    if scaler is not None:
+        scaler.unscale_(optimizer)
+        scaler.update()  # by what it has just seen; on the device
     update.gradient_norm = nn.utils.clip_grad_norm_(model.parameters(), clip)
     skipped = not_finite([update.gradient_norm, *update.losses.values()])
     totals.add_update(update, skipped)

@@ -9,7 +9,7 @@ from torch import nn
 
 from bertpt.batch import Batch
 from bertpt.train.board import Board
-from bertpt.train.step import Terms
+from bertpt.train.step import Terms, Totals
 
 
 class Work(Protocol):
@@ -32,6 +32,9 @@ class Work(Protocol):
 
     def count_terms(self, batch: Batch) -> Mapping[str, int]:
         """Counts of the loss terms of a batch, known before the forward pass."""
+
+    def flops(self, totals: Totals) -> float:
+        """Floating point operations of the updates in ``totals`` (``cost.training_flops``)."""
 
     def updates(self, done: int) -> Iterator[Sequence[Batch]]:
         """The micro-batches of each update after the first ``done``, on the device."""

@@ -82,7 +82,7 @@ class TaskTrain(Section):
     clip: Annotated[float, Field(gt=0.0), NoSwitch] = Field(1.0, description="Largest global norm of the gradient.")
     dropout: Share | None = Field(None, description="Dropout of encoder and attention; default: as in the weights.")
     max_length: Annotated[int, Field(ge=4), NoSwitch] = Field(128, description="Most tokens of a row, specials too.")
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     seed: Seed = Field(0, description="The head's initial weights, order and dropout follow from it.")
     log_every: Positive = 50
