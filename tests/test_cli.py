@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -80,6 +81,13 @@ def test_a_group_without_a_command_prints_its_help(arguments: list[str], capsys:
 def test_version_is_that_of_the_package(capsys: Capture) -> None:
     assert run(["--version"]) == 0
     assert capsys.readouterr().out == f"bertpt {bertpt.__version__}\n"
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_every_command_can_say_more_and_show_its_faults(path: tuple[str, ...]) -> None:
+    if not hasattr(COMMANDS[path], "commands"):
+        options = {option for parameter in COMMANDS[path].params for option in parameter.opts}
+        assert {"--verbose", "-v", "--debug"} <= options
 
 
 # --- faults ---------------------------------------------------------------------------------------------------------
@@ -179,6 +187,39 @@ def test_a_reader_that_leaves_early_causes_no_message(tmp_path: Path) -> None:
     assert process.wait() == 1
     assert process.stderr.read() == b""
     process.stderr.close()
+
+
+@pytest.mark.parametrize("command", ["config schema", "config list", "--help"])
+def test_the_head_of_any_output_can_be_taken(command: str, tmp_path: Path) -> None:
+    line = f"set -o pipefail; {shlex.quote(sys.executable)} -m bertpt {command} | head -n 1"
+    done = subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stdout.count("\n") == 1
+    assert done.stderr == ""
+    assert done.returncode in (0, 1)  # 1 where it had more to say
+
+
+def test_a_shell_completes_commands_and_configurations(tmp_path: Path) -> None:
+    script = """
+    bertpt() { "$PYTHON" -m bertpt "$@"; }
+    eval "$(bertpt --show-completion bash)"
+    complete -p bertpt
+    bertpt_words() { _BERTPT_COMPLETE=complete_bash COMP_WORDS="$1" COMP_CWORD=$2 bertpt; }
+    bertpt_words "bertpt conf" 1
+    bertpt_words "bertpt config sch" 2
+    bertpt_words "bertpt pretrain --config base" 3
+    """
+    environment = {**os.environ, "PYTHON": sys.executable}
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == [
+        "complete -o default -F _bertpt_completion bertpt",
+        "config",
+        "schema",
+        "base-2018",
+        "base",
+    ]
 
 
 def test_text_is_utf8_in_a_locale_that_is_not(tmp_path: Path) -> None:

@@ -171,6 +171,7 @@ def with_losses(losses: list[float]) -> Predictions:
         rows=np.zeros(0),
         predictions_per_row=np.zeros(0, np.int64),
         in_second=np.zeros(len(nll), bool),
+        whole_word=np.zeros(len(nll), bool),
         labels=np.zeros(len(nll), np.int64),
         mlm_nll=nll,
         mlm_right=np.zeros(len(nll), bool),

@@ -29,6 +29,7 @@ FLOORS = {
     "tasks": 4.0,
     "interop": 5.0,
     "predict": 5.2,
+    "runs": 5.4,
     "pipeline": 5.5,
     "cli": 6.0,
     "__main__": 6.1,

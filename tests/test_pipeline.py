@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
+import re
 import shlex
 import signal
 import sys
@@ -273,3 +275,29 @@ def test_the_shipped_tiny_recipe_runs_on_a_folder_of_speeches(tmp_path: Path, ca
     assert printed["scores"]["mlm_loss"] < 8.0  # under a guess among 4,000
     assert bertpt(["run", "--config", "tiny", *arguments, *places, "--json"]) == 0
     assert "nothing to do" in capsys.readouterr().err
+
+
+def test_every_stage_names_what_it_has_made_and_the_next_command(
+    corpus: Tiny, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(corpus.folder)
+    value = corpus.plain(Path("runs here"), **SHORT) | {"data_dir": "data"}
+    write_config(corpus.folder / "my config.yaml", value)
+    words = ["bertpt", "download", "--config", "my config.yaml", "--set", "name=mine"]
+    called = []
+    while words:
+        assert bertpt([*words[1:], "-v"]) == 0, words
+        called.append(words[1])
+        out, err = capsys.readouterr()
+        assert "next" not in out
+        words = shlex.split(found[-1]) if (found := re.findall(r"next: (.*)", err)) else []
+    assert called == ["download", "train-tokenizer", "prepare", "pretrain", "eval", "export"]
+    assert (corpus.folder / "runs here/mine/eval.json").is_file()
+    assert (corpus.folder / "exports/mine/config.json").is_file()
+    assert logging.getLogger("bertpt").handlers == []
+    assert bertpt(["eval", "runs here/mine", "-v", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["step"] == 3
+    assert re.search(r"^\d\d:\d\d:\d\d bertpt\.train\.checkpoint: runs here/mine/.*: intact", err, re.MULTILINE)
+    assert bertpt(["eval", "runs here/mine", "-q"]) == 0
+    assert capsys.readouterr().err == ""

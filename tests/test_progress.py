@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import io
+import logging
+import re
 
 import pytest
 
-from bertpt.progress import Progress, counted, peak_memory
+from bertpt.progress import Progress, counted, peak_memory, tell_details
 
 
 class Terminal(io.StringIO):
@@ -98,3 +100,29 @@ def test_peak_memory_is_in_bytes_and_grows_with_what_is_held() -> None:
     after = peak_memory()
     assert after is not None
     assert after > before + 2**25
+
+
+def test_a_bar_inside_another_goes_and_the_outer_one_stays() -> None:
+    out = Terminal()
+    with Progress("pretrain", unit="updates", total=2, stream=out) as outer:
+        outer.add(1)
+        with Progress("evaluate", total=3, stream=out) as inner:
+            inner.add(3)
+        outer.add(1)
+    screen = out.getvalue()
+    assert "evaluate: " in screen
+    assert "evaluate" not in screen.rpartition("\r")[2]
+    assert "pretrain: 100%" in screen.rpartition("\r")[2]
+
+
+def test_details_stand_above_a_bar_with_time_and_module_and_end_when_told(capsys: pytest.CaptureFixture[str]) -> None:
+    log = logging.getLogger("bertpt.somewhere")
+    log.debug("unheard")
+    tell_details(True)
+    tell_details(True)
+    log.debug("planned %d rows", 3)
+    tell_details(False)
+    log.debug("unheard")
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert re.fullmatch(r"\d\d:\d\d:\d\d bertpt\.somewhere: planned 3 rows\n", err)

@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from task_helpers import encoder, fit, labelled, plain_task, predicted, silent, task_config, write_tsv
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from train_helpers import Tiny, quiet, write_config
 
 from bertpt.cli.main import run as command
@@ -49,7 +50,12 @@ def test_it_learns_and_scores_the_best_epoch_on_dev_and_test(trained: Path) -> N
         assert np.sum(scores["splits"][split]["confusion"]) == 24
     assert (trained / "runs/t/best/model.safetensors").is_file()
     assert len(checkpoints(trained / "runs/t")) == 1
-    assert list((trained / "runs/t/tb").iterdir())
+    board = EventAccumulator(str(trained / "runs/t/tb")).Reload()
+    shown = board.Tensors("config/text_summary")[0].tensor_proto.string_val[0].decode("utf-8")
+    config = (trained / "runs/t/task.yaml").read_text("utf-8")
+    assert shown == "\n".join(f"    {line}" for line in config.splitlines())
+    for kind in ("train", "heldout"):
+        assert EventAccumulator(str(trained / "runs/t/tb" / kind)).Reload().Tags()["scalars"]
 
 
 def test_the_table_has_the_baseline_of_each_split() -> None:

@@ -169,3 +169,21 @@ def only_one(directory: Path) -> Iterator[None]:
                     " (--set name=NAME)"
                 ) from error
         yield
+
+
+def is_worked_in(directory: Path) -> bool:
+    """Whether another process holds :func:`only_one` of ``directory``.
+
+    Never to be asked in the process that holds it: closing the file drops the lock.
+    """
+    path = directory / ".lock"
+    if fcntl is None or not path.is_file():
+        return False
+    try:
+        with path.open("rb+") as file:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return os.access(path, os.W_OK)  # a file that we may not open tells nothing
+    except OSError:
+        return False
+    return False

@@ -21,11 +21,12 @@ from bertpt.data.store import TokenStore
 from bertpt.data.tokenizer import train_tokenizer
 from bertpt.files import fingerprint, read_json, write_json
 from bertpt.interop.continuing import pretrain
-from bertpt.predict.fill_mask import Filled, Predictor, Sample, heldout_samples
+from bertpt.predict.opening import open_model
 from bertpt.progress import say as say_line
 from bertpt.train.checkpoint import checkpoints
 from bertpt.train.evaluation import Evaluation, evaluate_run
 from bertpt.train.rundir import Run, refuse_another, weights_are_gone
+from bertpt.train.samples import Filled, Sample, fill, masked_sentences
 
 Say = Callable[[str], None]
 
@@ -106,10 +107,10 @@ def run_pipeline(config: Config, *, overwrite: bool = False, say: Say = say_line
     say(f"[{len(_STAGES) + 1}/{len(_STAGES) + 2}] pre-training")
     run = pretrain(config, overwrite=overwrite, say=say, progress=progress)
     say(f"[{len(_STAGES) + 2}/{len(_STAGES) + 2}] evaluation")
-    return _summary(config, run, say)
+    return _summary(config, run, say, progress)
 
 
-def _summary(config: Config, run: Run, say: Say) -> Summary:
+def _summary(config: Config, run: Run, say: Say, progress: bool) -> Summary:
     """Evaluate the finished run, unless ``summary.json`` is of this very checkpoint, store and evaluation."""
     store = TokenStore.open(trained_store(config, run.facts["store"]))
     path = run.directory / "summary.json"
@@ -118,9 +119,12 @@ def _summary(config: Config, run: Run, say: Say) -> Summary:
     if path.is_file() and (known := read_json(path)).get("key") == key:
         say(f"{path}: up to date")
         return Summary.from_dict(known)
+    model, tokenizer = open_model(run.directory, mlm=True, say=say)
+    positions = model.config.max_position_embeddings
+    sentences = list(masked_sentences(tokenizer, store, count=3, positions=positions))
     summary = Summary(
-        evaluate_run(run.directory, data_dir=Path(config.data_dir), say=say),
-        heldout_samples(Predictor.open(run.directory, say=say), store),
+        evaluate_run(run.directory, data_dir=Path(config.data_dir), say=say, progress=progress),
+        fill(model, tokenizer, sentences, top=3),
         {
             "documents": documents_dir(config),
             "tokenizer": run.tokenizer if weights_are_gone(config) else tokenizer_dir(config),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from collections.abc import Callable
@@ -19,6 +20,25 @@ def say(message: str) -> None:
     """Print a line for people on stderr; the results alone go to stdout."""
     sys.stderr.write(message + "\n")
     sys.stderr.flush()
+
+
+class _Details(logging.Handler):
+    """Prints lines of the log on stderr, above a bar that may stand there."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        tqdm.write(self.format(record), file=sys.stderr)
+
+
+def tell_details(wanted: bool) -> None:
+    """Whether the debug lines of this package's loggers go to stderr, each with its time and module."""
+    package = logging.getLogger("bertpt")
+    for handler in [handler for handler in package.handlers if isinstance(handler, _Details)]:
+        package.removeHandler(handler)
+    package.setLevel(logging.DEBUG if wanted else logging.NOTSET)
+    if wanted:
+        details = _Details()
+        details.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s", "%H:%M:%S"))
+        package.addHandler(details)
 
 
 def peak_memory() -> int | None:
@@ -99,6 +119,7 @@ class Progress:
                 unit_scale=total is None or total >= 100_000,  # small numbers as they are: 10/3000, not 10.0/3.00k
                 file=self._stream,
                 dynamic_ncols=True,
+                leave=None,  # one inside another, as an evaluation in a training, goes again
             )
 
     def add(self, count: int = 1, **values: str) -> None:

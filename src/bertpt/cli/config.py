@@ -19,7 +19,7 @@ def _group(context: typer.Context) -> None:
 
 
 @app.command("list", epilog=options.examples("bertpt config list"))
-def list_(as_json: options.Json = False, debug: options.Debug = False) -> None:
+def list_(as_json: options.Json = False, verbose: options.Verbose = False, debug: options.Debug = False) -> None:
     """List the configurations that come with bertpt: name, layers x width, purpose."""
     from bertpt.config import load_config, shipped_configs
 
@@ -48,6 +48,7 @@ def show(
     name: Annotated[str, typer.Argument(help="A YAML file, or a shipped config.")] = "base",
     overrides: options.Set = None,
     as_json: options.Json = False,
+    verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
     """Print a configuration with every setting resolved, as YAML that loads again."""
@@ -58,7 +59,7 @@ def show(
 
 
 @app.command(epilog=options.examples("bertpt config schema > bertpt.schema.json"))
-def schema(debug: options.Debug = False) -> None:
+def schema(verbose: options.Verbose = False, debug: options.Debug = False) -> None:
     """Print the JSON Schema of configurations, by which an editor completes and checks keys."""
     from bertpt.config import Config
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -42,6 +43,7 @@ def import_(
     overwrite: options.Overwrite = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
     """Read a BERT from transformers: weights, heads and tokenizer, every name and shape checked."""
@@ -50,6 +52,7 @@ def import_(
     lowercase = None if cased is None else not cased
     done = import_model(directory, out, lowercase=lowercase, overwrite=overwrite, say=options.sayer(quiet))
     typer.echo(json.dumps(done.as_dict(), ensure_ascii=False) if as_json else "\n".join(done.lines()))
+    options.sayer(quiet)(f"next: bertpt inspect checkpoint {shlex.quote(str(out))}")
 
 
 @export_app.command("hf", epilog=options.examples(*_HF))
@@ -59,6 +62,7 @@ def hf(
     overwrite: options.Overwrite = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
     """Write a directory that transformers loads, read it back, and compare what both models say."""
@@ -78,6 +82,7 @@ def onnx(
     overwrite: options.Overwrite = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
     """Write encoder and masked-word model as ONNX graphs, and compare what onnxruntime computes."""

@@ -48,6 +48,7 @@ def corpus(
     seed: Seed = 0,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
     """Documents: sizes, sentences, repeats, what was dropped or changed, and samples to read."""
@@ -71,6 +72,7 @@ def tokenizer(
     seed: Seed = 0,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
     """Vocabulary: entries, unknown words, pieces per word, coverage of scripts, held-out sentences in pieces."""
@@ -96,6 +98,7 @@ def pairs(
     samples: Samples = 3,
     seed: Seed = 0,
     as_json: options.Json = False,
+    verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
     """Training rows: segments, labels and masks in words, with the figures of an epoch."""
@@ -119,6 +122,7 @@ def checkpoint(
     runs_dir: options.RunsDir = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
     """Weights: hashes verified, step, shape, parameters by module, norms, NaN check."""

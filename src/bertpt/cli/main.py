@@ -16,8 +16,9 @@ import typer
 
 import bertpt
 from bertpt import signals
-from bertpt.cli import config, doctor, exchange, inspect, options, plan, predict, stages, tasks
+from bertpt.cli import config, doctor, exchange, inspect, options, plan, predict, runs, stages, tasks
 from bertpt.errors import BertptError, RequestError, Stopped, Told
+from bertpt.progress import tell_details
 from bertpt.world import of_environment
 
 INTERRUPTED = 130  # what typer makes of Ctrl-C
@@ -26,7 +27,6 @@ app = typer.Typer(
     name="bertpt",
     help="Pre-train BERT end to end: raw text in, a trained, evaluated, fine-tuned, exported model out.",
     rich_markup_mode=None,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -39,6 +39,7 @@ app = typer.Typer(
 def _root(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
     if version:
@@ -65,6 +66,7 @@ def _refuse_several(command: str) -> None:
 # The commands, in the order of the help. A module of commands imports what is heavy inside its functions.
 stages.register(app)
 plan.register(app)
+app.add_typer(runs.app, name="runs")
 app.add_typer(inspect.app, name="inspect")
 doctor.register(app)
 tasks.register(app)
@@ -90,6 +92,7 @@ def _answered(arguments: Sequence[str] | None) -> int:
             code = INTERRUPTED
         finally:
             threading.excepthook = before
+            tell_details(False)
         if code != INTERRUPTED:
             return code
         stopped = "interrupted" if (name := signals.received()) is None else f"stopped by {name}"

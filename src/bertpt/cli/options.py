@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -26,6 +28,14 @@ def _set_debug(value: bool) -> bool:
     return value
 
 
+def _set_verbose(value: bool) -> bool:
+    if value:
+        from bertpt.progress import tell_details
+
+        tell_details(True)
+    return value
+
+
 def sayer(quiet: bool) -> Callable[[str], None]:
     """Where lines for people go."""
     from bertpt.progress import say
@@ -39,7 +49,25 @@ def load(
     """The configuration that the shared options name."""
     from bertpt.config import load_config
 
-    return load_config(config, overrides or [], data_dir=data_dir, runs_dir=runs_dir)
+    found = load_config(config, overrides or [], data_dir=data_dir, runs_dir=runs_dir)
+    logging.getLogger(__name__).debug("configuration %s: %s", config, found.model_dump_json())
+    return found
+
+
+def again(
+    command: str, config: str, overrides: list[str] | None, data_dir: Path | None, runs_dir: Path | None = None
+) -> str:
+    """Another command with the same shared options, as it is typed."""
+    words = ["bertpt", *command.split(), "--config", config]
+    words += [word for override in overrides or [] for word in ("--set", override)]
+    words += [] if data_dir is None else ["--data-dir", str(data_dir)]
+    words += [] if runs_dir is None else ["--runs-dir", str(runs_dir)]
+    return shlex.join(words)
+
+
+def curves(directory: Path) -> str:
+    """What to type to look at TensorBoard."""
+    return f"python -m tensorboard.main --logdir {shlex.quote(str(directory))}"
 
 
 def examples(*lines: str) -> str:
@@ -48,8 +76,21 @@ def examples(*lines: str) -> str:
     return "\b\n" + "\n".join(["Example:" if len(lines) == 1 else "Examples:", *(f"  {line}" for line in lines)])
 
 
+def _config_names(incomplete: str) -> list[str]:
+    """Shipped configurations that begin so, for the completion of a shell."""
+    from bertpt.config import shipped_configs
+
+    return [name for name in shipped_configs() if name.startswith(incomplete)]
+
+
 Config = Annotated[
-    str, typer.Option("--config", "-c", help="A YAML file, or a shipped config (see `bertpt config list`).")
+    str,
+    typer.Option(
+        "--config",
+        "-c",
+        help="A YAML file, or a shipped config (see `bertpt config list`).",
+        autocompletion=_config_names,
+    ),
 ]
 Set = Annotated[
     list[str] | None,
@@ -60,7 +101,10 @@ RunsDir = Annotated[Path | None, typer.Option("--runs-dir", help="Where runs lie
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="One update, one evaluation, one save on a handful of documents.")
 ]
-Verbose = Annotated[int, typer.Option("--verbose", "-v", count=True, help="Say more on stderr.")]
+Verbose = Annotated[
+    bool,
+    typer.Option("--verbose", "-v", callback=_set_verbose, help="Say on stderr what is done and how long it takes."),
+]
 StopAfter = Annotated[
     str | None,
     typer.Option(

@@ -67,6 +67,7 @@ def fill_mask(
     runs_dir: options.RunsDir = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
     """Guess the words behind [MASK], with their probabilities. A text may hold several."""
@@ -109,6 +110,7 @@ def embed(
     out: Annotated[Path | None, typer.Option("--out", help="Write a NumPy archive (.npz), not JSON lines.")] = None,
     runs_dir: options.RunsDir = None,
     quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
     """Contextual vectors of words or texts, as JSON lines or a NumPy archive.
@@ -148,6 +150,7 @@ def _classification(
     model: TaskRunPlace = None,
     runs_dir: options.RunsDir = None,
     quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
     """Label and probabilities (or score) of each text, as JSON lines; a pair is two texts with a tab between."""
@@ -182,6 +185,7 @@ def _tagging(task: str) -> Callable[..., None]:
         split: Split = "punctuation",
         runs_dir: options.RunsDir = None,
         quiet: options.Quiet = False,
+        verbose: options.Verbose = False,
         debug: options.Debug = False,
     ) -> None:
         from bertpt.predict.tagging import holds_words, read_words, split_texts
@@ -233,6 +237,7 @@ def qa(
     model: TaskRunPlace = None,
     runs_dir: options.RunsDir = None,
     quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
     """The answer to each question as a piece of its context, as JSON lines: text, characters, probability.
@@ -278,6 +283,7 @@ def summarization(
     k: Annotated[int | None, typer.Option("--k", min=1, help="Sentences of a summary; default: as trained.")] = None,
     runs_dir: options.RunsDir = None,
     quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
     """Choose the sentences that say the most, as JSON lines: number, place in the text, score.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -31,13 +32,20 @@ def _dry(configuration: Configuration, quiet: bool, as_json: bool) -> None:
 
 
 def _run_stage(
-    stage: Callable[..., Any], configuration: Configuration, overwrite: bool, as_json: bool, quiet: bool, **more: Any
+    stage: Callable[..., Any],
+    configuration: Configuration,
+    overwrite: bool,
+    as_json: bool,
+    quiet: bool,
+    following: str,
+    **more: Any,
 ) -> None:
     result = stage(configuration, overwrite=overwrite, say=options.sayer(quiet), progress=not quiet, **more)
     if as_json:
         typer.echo(json.dumps({"directory": str(result.directory), "skipped": result.skipped, **result.manifest}))
     else:
         typer.echo(result.directory)
+    options.sayer(quiet)(f"next: {following}")
 
 
 def download(
@@ -51,6 +59,7 @@ def download(
     dry_run: options.DryRun = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
     """Get the corpus that the configuration names, cleaned and split."""
@@ -61,7 +70,8 @@ def download(
         return _dry(configuration, quiet, as_json)
     from bertpt.data.download import download as stage
 
-    return _run_stage(stage, configuration, overwrite, as_json, quiet)
+    following = options.again("train-tokenizer", config, overrides, data_dir)
+    return _run_stage(stage, configuration, overwrite, as_json, quiet, following)
 
 
 def _verify(configuration: Configuration, writes: bool, as_json: bool, quiet: bool) -> None:
@@ -81,6 +91,7 @@ def train_tokenizer(
     dry_run: options.DryRun = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
     """Train the WordPiece vocabulary on the corpus, deterministically."""
@@ -89,7 +100,8 @@ def train_tokenizer(
         return _dry(configuration, quiet, as_json)
     from bertpt.data.tokenizer import train_tokenizer as stage
 
-    return _run_stage(stage, configuration, overwrite, as_json, quiet)
+    following = options.again("prepare", config, overrides, data_dir)
+    return _run_stage(stage, configuration, overwrite, as_json, quiet, following)
 
 
 def prepare(
@@ -110,6 +122,7 @@ def prepare(
     dry_run: options.DryRun = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
     """Turn the documents into the token store: sentences as ids, once. The same store for any number of processes."""
@@ -118,7 +131,8 @@ def prepare(
         return _dry(configuration, quiet, as_json)
     from bertpt.data.prepare import prepare as stage
 
-    return _run_stage(stage, configuration, overwrite, as_json, quiet, workers=workers, dask=dask)
+    following = options.again("pretrain", config, overrides, data_dir)
+    return _run_stage(stage, configuration, overwrite, as_json, quiet, following, workers=workers, dask=dask)
 
 
 def register(app: typer.Typer) -> None:
@@ -148,6 +162,7 @@ def pretrain(
     dry_run: options.DryRun = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
     """Pre-train, or go on with the run of that name where it stopped."""
@@ -163,8 +178,12 @@ def pretrain(
 
         say = options.sayer(quiet or world.rank > 0)
         done = work(configuration, overwrite=overwrite, say=say, progress=not quiet)
+        place = done.directory
         if world.rank == 0:
-            typer.echo(json.dumps({"run": str(done.directory)}) if as_json else done.directory)
+            typer.echo(json.dumps({"run": str(place)}) if as_json else place)
+        say(f"made: {place}: checkpoints/, best/ (the weights of the lowest held-out loss), metrics.jsonl, tb/")
+        say(f"curves: {options.curves(place / 'tb')}")
+        say(f"next: bertpt eval {shlex.quote(str(place))}")
     return None
 
 
@@ -184,6 +203,7 @@ def evaluate(
     runs_dir: options.RunsDir = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
     """Held-out loss, perplexity and accuracies, beside what needs no context; of a task, its scores. Never trains."""
@@ -192,14 +212,17 @@ def evaluate(
     from bertpt.train.rundir import newest_run
 
     directory = run or newest_run(runs_dir or Path("runs"))
+    say, place, name = options.sayer(quiet), shlex.quote(str(directory)), shlex.quote(directory.resolve().name)
     if is_task_run(directory):
         from bertpt.tasks.evaluation import evaluate_task_run
 
-        scores = evaluate_task_run(directory, max_rows=max_rows, say=options.sayer(quiet))
+        scores = evaluate_task_run(directory, max_rows=max_rows, say=say)
         typer.echo(json.dumps(scores.as_dict()) if as_json else scores.table())
+        say(f"made: {directory}: eval.json, predictions-*.jsonl; next: bertpt export hf {place} exports/{name}")
         return
-    evaluation = evaluate_run(directory, data_dir=data_dir, max_rows=max_rows, say=options.sayer(quiet))
+    evaluation = evaluate_run(directory, data_dir=data_dir, max_rows=max_rows, say=say, progress=not quiet)
     typer.echo(json.dumps(evaluation.as_dict()) if as_json else evaluation.table())
+    say(f"made: {directory / 'eval.json'}; next: bertpt export hf {place} exports/{name}")
 
 
 def run(
@@ -212,6 +235,7 @@ def run(
     dry_run: options.DryRun = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
     """All stages: download, tokenizer, token store, pre-training, evaluation. Finished ones are skipped."""

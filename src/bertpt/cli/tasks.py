@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -65,6 +66,7 @@ def finetune(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Read all files, make one update of 8 rows.")] = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
     """Train a pre-trained model for a task, and score its best epoch on dev and test.
@@ -94,6 +96,8 @@ def finetune(
         return
     done = work.finetune(configuration, start, overwrite=overwrite, say=say, progress=not quiet)
     typer.echo(json.dumps(done.as_dict()) if as_json else done.table())
+    say(f"made: {done.run}: best/, eval.json, predictions-*.jsonl, tb/")
+    say(f"next: bertpt predict {task} --model {shlex.quote(done.run)}")
 
 
 def task(
@@ -101,6 +105,7 @@ def task(
     overrides: options.Set = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
     """Labels, lengths, repeats and malformed rows of a task's files; malformed ones end it with exit code 2."""

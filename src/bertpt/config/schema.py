@@ -511,6 +511,9 @@ class Train(Section):
     )
     log_every: Positive = 100
     eval_every: Count = Field(1000, description="Updates between evaluations during training; 0: only at the end.")
+    histograms: bool = Field(
+        False, description="Distributions of all weights and gradients at each evaluation, in TensorBoard."
+    )
     save_every: Positive = Field(1000, description="Updates between checkpoints; one is always saved at the end.")
     keep: Positive = Field(2, description="Newest checkpoints that are kept.")
     keep_every: Count = Field(0, description="Checkpoints of every so many updates are kept for good; 0: of none.")

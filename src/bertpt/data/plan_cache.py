@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import logging
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,6 +17,7 @@ from bertpt.data.plan import ROW
 from bertpt.errors import BertptError
 from bertpt.files import write_file
 
+_log = logging.getLogger(__name__)
 _DIGEST = hashlib.sha256().digest_size
 
 
@@ -29,7 +32,10 @@ def kept_plan(cache: Path, stem: str, epoch: int, make: Callable[[], NDArray[Any
     path = cache / f"{stem}-{epoch}.bin"
     with _alone(cache / f"{stem}.lock"):
         if (rows := _read(path)) is None:
+            begun = time.monotonic()
             made = make().tobytes()
+            rows_made = len(made) // ROW.itemsize
+            _log.debug("%s: planned %d rows in %.1f s", path, rows_made, time.monotonic() - begun)
             write_file(path, made + hashlib.sha256(made).digest())
             if epoch >= 2:
                 (cache / f"{stem}-{epoch - 2}.bin").unlink(missing_ok=True)

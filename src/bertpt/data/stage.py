@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Any
 
 from bertpt.errors import RequestError
 from bertpt.files import FORMAT_VERSION, fingerprint, read_manifest
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,8 @@ def existing(directory: Path, overwrite: bool) -> dict[str, Any] | None:
     manifest = read_manifest(directory)
     if manifest is None and (not directory.is_dir() or any(directory.iterdir())):
         raise RequestError(f"{directory}: holds files but no manifest; remove it, or replace it with --overwrite")
+    if manifest is not None:
+        _log.debug("%s: finished before, key %s", directory, str(manifest.get("key"))[:8])
     return manifest
 
 

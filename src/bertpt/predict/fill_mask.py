@@ -4,33 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
-import numpy as np
-import torch
-
-from bertpt.batch import Batch
-from bertpt.data.random import below, bits
-from bertpt.data.store import TokenStore
 from bertpt.data.wordpiece import WordPieceTokenizer
 from bertpt.model.pretraining import BertForPreTraining
 from bertpt.predict.opening import open_model
 from bertpt.predict.texts import Text, refuse
 from bertpt.progress import Progress
 from bertpt.progress import say as say_line
-from bertpt.train.evaluate import evaluating
+from bertpt.train.samples import MASK, Filled, fill_ids
 
-MASK = "[MASK]"
 BATCH_SIZE = 32
-
-
-@dataclass(frozen=True, slots=True)
-class Filled:
-    """One [MASK] and its most probable tokens, best first."""
-
-    tokens: list[str]
-    probabilities: list[float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +58,7 @@ class Predictor:
         with Progress("fill-mask", unit="texts", total=len(rows), shown=shown) as progress:
             for begin in range(0, len(rows), BATCH_SIZE):
                 batch = rows[begin : begin + BATCH_SIZE]
-                yield from self.fill_ids(batch, top=top)
+                yield from fill_ids(self.model, self.tokenizer, batch, top=top)
                 progress.add(len(batch))
 
     def _fault(self, text: Text, ids: Sequence[int]) -> str | None:
@@ -84,59 +68,3 @@ class Predictor:
         if len(ids) + 2 > positions:
             return f"{text.place}: {len(ids) + 2} tokens with [CLS] and [SEP], the model has {positions} positions"
         return None
-
-    def fill_ids(self, rows: Sequence[Sequence[int]], *, top: int) -> list[list[Filled]]:
-        """``fill_mask`` for rows of token ids without [CLS] and [SEP], in one batch."""
-        tokenizer = self.tokenizer
-        packed = [index for ids in rows for index in (tokenizer.cls_id, *ids, tokenizer.sep_id)]
-        input_ids = torch.tensor(packed)
-        batch = Batch.from_lengths(
-            input_ids,
-            torch.zeros_like(input_ids),
-            torch.tensor([len(ids) + 2 for ids in rows]),
-            masked_positions=torch.nonzero(input_ids == tokenizer.mask_id)[:, 0],
-        )
-        with evaluating(self.model):
-            logits = self.model(batch.to(next(self.model.parameters()).device)).mlm_logits
-            best = logits.float().softmax(-1).topk(min(top, logits.shape[1]))
-        filled = (
-            Filled([tokenizer.token(index) for index in indices], values)
-            for indices, values in zip(best.indices.tolist(), best.values.tolist(), strict=True)
-        )
-        return [list(islice(filled, sum(index == tokenizer.mask_id for index in ids))) for ids in rows]
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """A held-out sentence with one word masked, the word, and what the model says."""
-
-    text: str
-    original: str
-    filled: Filled
-
-
-def heldout_samples(predictor: Predictor, store: TokenStore, *, count: int = 3, top: int = 3) -> list[Sample]:
-    """``count`` held-out sentences of 10 to 24 tokens from documents spread over the split, always the same."""
-    tokens, tokenizer = store.heldout, predictor.tokenizer
-    lengths, starts = np.asarray(tokens.lengths), tokens.sentence_offsets()
-    fitting = np.flatnonzero((lengths >= 10) & (lengths <= 24))
-    samples: list[Sample] = []
-    for turn in range(4 * count):
-        if len(samples) == count or not len(fitting):
-            break
-        # One place in each equal part of the split, so that all sources get their turn.
-        part = len(fitting) * (turn % count) // count
-        sentence = fitting[part + int(below(bits(turn, part), max(1, len(fitting) // count))[0])]
-        ids = tokens.ids[starts[sentence] : starts[sentence + 1]].astype(np.int64)
-        inner = store.continues_word[ids]
-        whole = np.flatnonzero(~inner[1:-1] & ~inner[2:]) + 1  # words of one piece, not the first token
-        whole = np.array([i for i in whole if tokenizer.token(int(ids[i])).isalpha()], np.int64)
-        if not len(whole):
-            continue
-        at = whole[int(below(bits(turn, part, 1), len(whole))[0])]
-        masked = ids.copy()
-        masked[at] = tokenizer.mask_id
-        text = f"{tokenizer.decode(ids[:at].tolist())} {MASK} {tokenizer.decode(ids[at + 1 :].tolist())}"
-        [[filled]] = predictor.fill_ids([masked.tolist()], top=top)
-        samples.append(Sample(text, tokenizer.token(int(ids[at])), filled))
-    return samples

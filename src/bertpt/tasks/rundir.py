@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertpt.config import FinetuneConfig, as_yaml, plain, validate_finetune
 from bertpt.config.finetune import FREE_KEYS
@@ -12,8 +12,10 @@ from bertpt.config.yaml import parse_yaml
 from bertpt.data import wordpiece
 from bertpt.errors import RequestError
 from bertpt.files import read_json, staged_directory, write_json
-from bertpt.tasks.start import Start
 from bertpt.train.rundir import refuse_other
+
+if TYPE_CHECKING:
+    from bertpt.tasks.start import Start  # brings torch, which a table of runs does not need
 
 CONFIG, FACTS = "task.yaml", "task.json"
 

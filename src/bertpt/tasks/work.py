@@ -17,6 +17,8 @@ from bertpt.batch import Batch
 from bertpt.config.finetune.common import TaskTrain
 from bertpt.config.schema import Model, Optimizer, Phase, Schedule, Train
 from bertpt.tasks.encode import epoch_order
+from bertpt.tasks.rundir import CONFIG
+from bertpt.train.board import Board, code
 from bertpt.train.cost import training_flops
 from bertpt.train.rundir import BEST
 from bertpt.train.saving import save_weights
@@ -128,6 +130,13 @@ class FineTuning:
             self.best = {"step": step, "epoch": step // self.per_epoch, "score": value}
             save_weights(self.directory / BEST, step, self.model, self.state(step))
         return scores
+
+    def introduce(self, board: Board) -> None:
+        """The configuration of the run."""
+        board.text("config", code((self.directory / CONFIG).read_text(encoding="utf-8")))
+
+    def show(self, board: Board, step: int) -> None:
+        """The scores say it all."""
 
     def state(self, step: int) -> dict[str, Any]:
         """The best epoch so far, and the facts by which the weights can be read."""

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Set
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from bertpt.errors import BertptError, RequestError
 from bertpt.files import MANIFEST, OWN_HASH, read_json, read_manifest, sha256_file
 from bertpt.train.optim import own_part
 
+_log = logging.getLogger(__name__)
 _NAME = re.compile(r"^step-(\d{8,})$")
 _FILES = frozenset({"model.safetensors", "optimizer.safetensors", "random.safetensors", "state.json"})
 
@@ -76,6 +78,7 @@ def open_checkpoint(directory: Path, files: Set[str] = _FILES) -> Checkpoint:
         raise RequestError(f"{directory / MANIFEST}: damaged: {error!r}") from error
     if OWN_HASH not in manifest or files - manifest["files"].keys() or (named and int(named[1]) != step):
         raise RequestError(f"{directory / MANIFEST}: damaged: it is not of this checkpoint")
+    _log.debug("%s: intact (%d files)", directory, len(manifest["files"]))
     return Checkpoint(directory, step, read_json(directory / "state.json"))
 
 

@@ -14,6 +14,7 @@ from torch import nn
 
 from bertpt.data.loader import BatchStream
 from bertpt.model.pretraining import BertForPreTraining
+from bertpt.progress import Progress
 from bertpt.train.step import autocast
 
 # Rows and masks of an evaluation follow from this, never from the run's seed: runs can be compared.
@@ -27,6 +28,7 @@ class Predictions:
     Attributes:
         rows: [R] the planned rows (``plan.ROW``).
         predictions_per_row: int64 [R]; labels: int64 [M]; positions of the M follow the rows' order.
+        in_second: bool [M], whether in the second segment; whole_word: bool [M], whether a word of one piece.
         mlm_nll: float64 [M], -log p of the original token, nats; mlm_right: bool [M].
         nsp_nll: float64 [R] and nsp_right: bool [R]; empty without pairs.
     """
@@ -34,6 +36,7 @@ class Predictions:
     rows: NDArray[Any]
     predictions_per_row: NDArray[np.int64]
     in_second: NDArray[np.bool_]
+    whole_word: NDArray[np.bool_]
     labels: NDArray[np.int64]
     mlm_nll: NDArray[np.float64]
     mlm_right: NDArray[np.bool_]
@@ -60,17 +63,20 @@ def predict_heldout(
     max_rows: int,
     precision: str = "fp32",
     before_batch: Callable[[], None] = lambda: None,
+    shown: bool = False,
 ) -> Predictions:
     """Run the first epoch of a held-out stream, or ``max_rows`` of it; the last batch may be smaller.
 
     Args:
         before_batch: is called before each batch; what it raises ends the evaluation.
+        shown: whether progress is.
     """
     plan = stream.plans.epoch(0)[:max_rows]
     device = next(model.parameters()).device
-    per_row, second, labels = [], [], []
+    per_row, second, whole, labels = [], [], [], []
+    continues = torch.from_numpy(stream.masker.continues_word)
     mlm_nll, mlm_right, nsp_nll, nsp_right = [], [], [], []
-    with evaluating(model):
+    with evaluating(model), Progress("evaluate", total=len(plan), shown=shown) as progress:
         for start in range(0, len(plan), stream.batch_size):
             before_batch()
             host = stream.rows(start, min(stream.batch_size, len(plan) - start))
@@ -85,7 +91,12 @@ def predict_heldout(
             mlm_right.append((logits.argmax(-1) == batch.masked_labels).cpu())
             row = torch.bucketize(host.masked_positions, host.first, right=True) - 1
             per_row.append(torch.bincount(row, minlength=host.rows))
+            progress.add(host.rows)
             second.append(host.token_type_ids[host.masked_positions] == 1)
+            ids = host.input_ids.index_copy(0, host.masked_positions, host.masked_labels)
+            inner = continues[ids]
+            # A row ends with [SEP]: every masked token has one after it.
+            whole.append(~inner[host.masked_positions] & ~inner[host.masked_positions + 1])
             labels.append(host.masked_labels)
             if output.nsp_logits is not None and batch.next_sentence_label is not None:
                 nsp = output.nsp_logits.float()
@@ -96,6 +107,7 @@ def predict_heldout(
         rows=np.asarray(plan),
         predictions_per_row=torch.cat(per_row).numpy(),
         in_second=torch.cat(second).numpy(),
+        whole_word=torch.cat(whole).numpy(),
         labels=torch.cat(labels).numpy(),
         mlm_nll=torch.cat(mlm_nll).numpy(),
         mlm_right=torch.cat(mlm_right).numpy(),

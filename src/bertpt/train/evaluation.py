@@ -57,13 +57,19 @@ class Evaluation:
 
 
 def evaluate_run(
-    directory: Path, *, data_dir: Path | None = None, max_rows: int | None = None, say: Callable[[str], None] = say_line
+    directory: Path,
+    *,
+    data_dir: Path | None = None,
+    max_rows: int | None = None,
+    say: Callable[[str], None] = say_line,
+    progress: bool = False,
 ) -> Evaluation:
     """Evaluate the newest intact checkpoint of a run at the length of its last phase; write ``eval.json``.
 
     Args:
         data_dir: where the corpora lie, if not where the run's configuration says.
         max_rows: held-out rows, ``evaluate.max_rows`` by default.
+        progress: show progress on stderr.
 
     Raises:
         RequestError: no run, no checkpoint, or the data it was trained on are gone or changed.
@@ -86,7 +92,8 @@ def evaluate_run(
     length = config.train.phases[-1].length
     stream = heldout_stream(store, config, length)
     precision = scoring_precision(config.train.precision, device)
-    predictions = predict_heldout(model, stream, max_rows=max_rows or config.evaluate.max_rows, precision=precision)
+    rows = max_rows or config.evaluate.max_rows
+    predictions = predict_heldout(model, stream, max_rows=rows, precision=precision, shown=progress)
     scores, beside = compare(store, predictions, config.pairs.rule)
     result = Evaluation(
         str(directory), checkpoint.step, length, len(predictions.rows), len(predictions.labels), scores, beside

@@ -1,33 +1,35 @@
-"""Metrics of a run: ``metrics.jsonl`` (one object a line) and TensorBoard scalars under ``tb/``."""
+"""Metrics of a run: ``metrics.jsonl`` (one object a line), and the same in TensorBoard."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from torch.utils.tensorboard import SummaryWriter
-
 from bertpt.errors import BertptError, RequestError
 from bertpt.files import named_write_faults, write_file
+from bertpt.train.board import Board, faults
 
 
 class MetricsLog:
     """Appends metrics of a run; after a resume no step stands twice.
 
     A NaN is written as ``null`` in the JSON (which knows none) and as NaN in TensorBoard.
+
+    Args:
+        run: its directory.
+        start: the update that it goes on from; total: updates of the whole run.
     """
 
-    def __init__(self, run: Path, start: int) -> None:
+    def __init__(self, run: Path, start: int, total: int) -> None:
         self.path = run / "metrics.jsonl"
         self._drop_from(start)
         with named_write_faults(self.path):
             self._file = self.path.open("a", encoding="utf-8")
-            # Steps after the checkpoint (of a run without one: all) were logged before a kill; they come again.
-            self._board = SummaryWriter(str(run / "tb"), purge_step=start + 1)
+        self.board = Board(run / "tb", start, total)
 
     def _drop_from(self, start: int) -> None:
         if not self.path.is_file():
@@ -41,28 +43,15 @@ class MetricsLog:
         entry |= {
             name: value if value == value and abs(value) != float("inf") else None for name, value in values.items()
         }
-        with self._faults():
+        with faults(self.path):
             self._file.write(json.dumps(entry) + "\n")
             self._file.flush()
-            for name, value in values.items():
-                self._board.add_scalar(f"{name}/{kind}", value, step)
+        self.board.scalars(kind, step, values)
 
     def close(self) -> None:
         """Flush and close both."""
-        with self._faults():
+        with contextlib.closing(self.board), faults(self.path):
             self._file.close()
-            self._board.close()
-
-    @contextlib.contextmanager
-    def _faults(self) -> Iterator[None]:
-        """TensorBoard's own thread opens its file again and again, and hands on what it meets there."""
-        try:
-            with named_write_faults(self.path):
-                yield
-        except FileNotFoundError as error:
-            raise BertptError(
-                f"{self.path.parent}: the run's directory is gone: nothing can be saved; bring it back to go on with it"
-            ) from error
 
     def __enter__(self) -> MetricsLog:
         return self

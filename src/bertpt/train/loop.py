@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -29,6 +30,7 @@ from bertpt.train.checkpoint import (
     restore,
     restore_random,
 )
+from bertpt.train.dynamics import Dynamics
 from bertpt.train.logs import MetricsLog
 from bertpt.train.optim import build_optimizer
 from bertpt.train.ranks import ALONE, Ranks
@@ -37,6 +39,8 @@ from bertpt.train.skips import Jumps, Rates, Skips
 from bertpt.train.speed import Waits, speed_numbers
 from bertpt.train.step import Totals, train_step
 from bertpt.train.work import Work
+
+_log = logging.getLogger(__name__)
 
 
 class _PutOff(Exception):
@@ -116,6 +120,7 @@ class Loop:
         self.budget = None if seconds is None else Budget(seconds, work.total)
         self.position, self.clock, self.skips = _Position(), Clock(), Skips.of(self.device)
         self.jumps = Jumps()
+        self.dynamics = Dynamics(work.model, self.optimizer, settings.clip)
         if (checkpoint := self._newest()) is not None:
             self._resume(checkpoint)
         elif not ranks.is_main:
@@ -173,7 +178,9 @@ class Loop:
         with (
             _subnormals_flushed(),
             _tf32(self.settings.tf32),
-            MetricsLog(self.directory, self.position.step) if self.ranks.is_main else nullcontext() as log,
+            MetricsLog(self.directory, self.position.step, self.work.total)
+            if self.ranks.is_main
+            else nullcontext() as log,
             StopFlag() as stop,
             Progress(
                 what,
@@ -184,11 +191,21 @@ class Loop:
             ) as bar,
             self._written(),
         ):
+            if log is not None:
+                self.work.introduce(log.board)
             if self.position.evaluation_due:
                 self._evaluate(log, stop)
                 self._save_and_leave(self.ranks.first(stop.requested))
             if not self.position.budget_passed:
                 self._train(log, stop, bar)
+            if log is not None:
+                log.board.finished()
+
+    def _open_log(self) -> AbstractContextManager[MetricsLog | None]:
+        """The log, of the first process."""
+        if not self.ranks.is_main:
+            return nullcontext()
+        return MetricsLog(self.directory, self.position.step, self.work.total)
 
     @contextmanager
     def _written(self) -> Iterator[None]:
@@ -210,6 +227,7 @@ class Loop:
         clock = time.perf_counter() - position.seconds
         for batches in position.waits.over(work.updates(position.step)):
             rate = self._rate()
+            self._look(position.step + 1)
             skipped = train_step(
                 self.model,
                 self.optimizer,
@@ -230,7 +248,7 @@ class Loop:
             step = position.step
             position.budget_passed = self.budget is not None and self._spent() >= self.budget.seconds
             last = step == work.total or position.budget_passed
-            if logged := step % settings.log_every == 0 or last or work.is_boundary(step):
+            if logged := last or self._logs(step):
                 if log is not None:
                     self._log(log, bar, rate)
                 position.totals, position.seconds, position.waits.seconds = Totals.empty(), 0.0, 0.0
@@ -239,7 +257,9 @@ class Loop:
                 bar.add()
             paused = time.perf_counter()
             self.writer.check()
-            position.evaluation_due = last or (settings.eval_every > 0 and step % settings.eval_every == 0)
+            if log is not None:
+                log.board.histograms(self.dynamics.histograms(), step)
+            position.evaluation_due = last or self._evaluates(step)
             save = (
                 last or step % settings.save_every == 0 or (settings.keep_every > 0 and step % settings.keep_every == 0)
             )
@@ -265,6 +285,18 @@ class Loop:
         """Seconds of training so far, as the first process counts them: all end with the same update."""
         return self.ranks.from_main(round(1000 * self.clock())) / 1000
 
+    def _logs(self, step: int) -> bool:
+        return step % self.settings.log_every == 0 or step == self.work.total or self.work.is_boundary(step)
+
+    def _evaluates(self, step: int) -> bool:
+        every = self.settings.eval_every
+        return step == self.work.total or (every > 0 and step % every == 0)
+
+    def _look(self, step: int) -> None:
+        """Have the first process look at update ``step`` as it is made, where that is logged."""
+        histograms = self.settings.histograms and self._evaluates(step)
+        self.dynamics.look(norms=self.ranks.is_main and self._logs(step), histograms=self.ranks.is_main and histograms)
+
     def _evaluate(self, log: MetricsLog | None, stop: StopFlag) -> None:
         """Log the held-out scores, while other processes wait; a signal puts them off until the run goes on."""
 
@@ -273,8 +305,11 @@ class Loop:
                 raise _PutOff
 
         if log is not None:
+            begun = time.perf_counter()
             with suppress(_PutOff):
                 log.write("heldout", self.position.step, self.work.evaluate(self.position.step, leave_off))
+                self.work.show(log.board, self.position.step)
+                _log.debug("update %d: evaluated in %.1f s", self.position.step, time.perf_counter() - begun)
                 self.position.evaluation_due = False
         self.position.evaluation_due = bool(self.ranks.from_main(self.position.evaluation_due))
 
@@ -321,6 +356,7 @@ class Loop:
             self.device,
             devices=self.ranks.size,
         )
+        values |= self.dynamics.values(values["gradient_norm"])
         if self.scaler is not None:
             values["loss_scale"] = self.scaler.get_scale()
         if self.budget is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -19,6 +20,7 @@ from bertpt.data.loader import BatchStream
 from bertpt.data.locate import finished_store, tokenizer_dir, trained_store
 from bertpt.data.mixture import mixture_of
 from bertpt.data.paircheck import check_pairs
+from bertpt.data.plan import pair_labels
 from bertpt.data.store import TokenStore
 from bertpt.data.wordpiece import load_tokenizer
 from bertpt.data.workers import processors
@@ -27,18 +29,25 @@ from bertpt.files import check_hashes
 from bertpt.model.pretraining import BertForPreTraining, pretraining_losses
 from bertpt.progress import counted
 from bertpt.progress import say as say_stderr
+from bertpt.train.board import Board
+from bertpt.train.breakdown import breakdown
 from bertpt.train.checkpoint import checkpoints
 from bertpt.train.cost import training_flops
 from bertpt.train.doctor.watch import Watch
 from bertpt.train.evaluate import EVALUATION_SEED, heldout_scores, predict_heldout
 from bertpt.train.initial import InitialWeights, checked_start, start_from, with_keys
+from bertpt.train.introduction import introduce, samples_table
 from bertpt.train.loop import Loop
 from bertpt.train.microbatch import with_micro_batches
 from bertpt.train.ranks import ALONE, Ranks, joined, share
 from bertpt.train.rundir import BEST, Run, opened_alone, run_path, weights_are_gone
+from bertpt.train.samples import Masked, fill, masked_sentences
 from bertpt.train.saving import Writer, copied, write_weights
 from bertpt.train.step import Objective, Terms, Totals
 from bertpt.world import World
+
+_log = logging.getLogger(__name__)
+_SENTENCES, _TOP = 5, 5  # shown at each evaluation; guesses for each
 
 
 def pretraining_objective(model: BertForPreTraining, batch: Batch) -> Terms:
@@ -110,6 +119,7 @@ class PreTraining:
         precision: of the evaluation, ``fp32``, ``bf16`` or ``fp16``.
         later: does what takes time, in its order, while training goes on (``Writer.submit``); default: at once.
         ranks: the processes that train together: each takes its share of every micro-batch.
+        progress: whether that of evaluations is shown.
     """
 
     def __init__(
@@ -120,6 +130,8 @@ class PreTraining:
         precision: str,
         later: Callable[[Callable[[], object]], None] = _now,
         ranks: Ranks = ALONE,
+        *,
+        progress: bool = False,
     ) -> None:
         config, self.ranks = run.config, ranks
         self.run, self.config, self.store, self.device, self.precision = run, config, store, device, precision
@@ -131,8 +143,10 @@ class PreTraining:
         self.loss_weights = {"mlm": 1.0, "nsp": config.train.nsp_weight}
         self._streams = [self._stream(index, [0]) for index in range(len(config.train.phases))]
         self._later = later
+        self._progress = progress
         self.best: dict[str, float] | None = None
         self.watch: Callable[[int, Mapping[str, float]], None] = lambda step, scores: None
+        self._sentences: list[Masked] | None = None
 
     objective = staticmethod(pretraining_objective)
     count_terms = staticmethod(pretraining_counts)
@@ -215,8 +229,9 @@ class PreTraining:
             max_rows=self.config.evaluate.max_rows,
             precision=self.precision,
             before_batch=before_batch,
+            shown=self._progress,
         )
-        scores = heldout_scores(predictions)
+        scores = heldout_scores(predictions) | breakdown(predictions, self.store.unigram)
         best, loss = self.best, scores["mlm_loss"]
         if math.isfinite(loss) and (best is None or best["length"] != length or loss < best["mlm_loss"]):
             self.best = {"step": step, "length": length, "mlm_loss": loss}
@@ -224,6 +239,24 @@ class PreTraining:
             self._later(partial(write_weights, self.run.directory / BEST, step, weights, self.state(step)))
         self.watch(step, scores)
         return scores
+
+    def introduce(self, board: Board) -> None:
+        """Configuration, corpus, graph, and what the losses are to be measured by."""
+        rule, majority = self.config.pairs.rule, None
+        if rule != "none":
+            plans = heldout_stream(self.store, self.config, self.config.train.phases[0].length).plans
+            label = pair_labels(plans.epoch(0)[: self.config.evaluate.max_rows], rule)
+            majority = max(float(label.mean()), 1 - float(label.mean()))
+        introduce(board, self.config, self.store, majority)
+
+    def show(self, board: Board, step: int) -> None:
+        """What the model says of fixed held-out sentences."""
+        tokenizer = load_tokenizer(self.run.tokenizer)
+        if self._sentences is None:
+            positions = self.config.model.max_position_embeddings
+            found = masked_sentences(tokenizer, self.store, count=_SENTENCES, positions=positions)
+            self._sentences = list(found)
+        board.heldout_text("samples", samples_table(fill(self.model, tokenizer, self._sentences, top=_TOP)), step)
 
     def state(self, step: int) -> dict[str, Any]:
         """Rows before each epoch of each phase so far, and the facts by which the weights can be read."""
@@ -351,6 +384,7 @@ def _train(
 ) -> None:
     device = choose_device(run.config.train.device, ranks.world)
     precision = choose_precision(run.config.train.precision, device)
+    _log.debug("%s: %s, %s, loader processes: %d", run.directory, device, precision, run.config.train.workers)
     run = replace(
         run,
         config=with_micro_batches(
@@ -358,7 +392,7 @@ def _train(
         ),
     )
     writer = Writer()
-    work = PreTraining(run, store, device, precision, writer.submit, ranks)
+    work = PreTraining(run, store, device, precision, writer.submit, ranks, progress=progress)
     if initial is not None and not checkpoints(run.directory):
         for line in start_from(work.model, initial, load_tokenizer(run.tokenizer)):
             say(line)

@@ -30,6 +30,7 @@ _FREE = {
     "train.shard_optimizer",
     "train.log_every",
     "train.eval_every",
+    "train.histograms",
     "train.save_every",
     "train.keep",
     "train.keep_every",
@@ -146,7 +147,7 @@ def create_or_resume(
     if directory.exists() and not overwrite:
         run = open_run(directory)
         _refuse_other(run, config, facts)
-        old, new = _flat(plain(run.config)), _flat(plain(config))
+        old, new = flat(plain(run.config)), flat(plain(config))
         for key in sorted(_stated(config)):
             if old.get(key) != new.get(key):
                 say(f"{key}: {old.get(key)!r} there, {new.get(key)!r} from now on")
@@ -211,7 +212,7 @@ def refuse_other(directory: Path, there: dict[str, Any], now: dict[str, Any], fr
     Raises:
         RequestError: others differ; each is listed, old and new value.
     """
-    old, new = _flat(there), _flat(now)
+    old, new = flat(there), flat(now)
     differing = [key for key in sorted(old.keys() | new.keys()) if key not in free and old.get(key) != new.get(key)]
     if differing:
         line = f"{directory}: is a run of another configuration; --overwrite starts it again, --set name=NAME keeps"
@@ -219,11 +220,12 @@ def refuse_other(directory: Path, there: dict[str, Any], now: dict[str, Any], fr
         raise RequestError([f"{line} both. Differing:", *keys])
 
 
-def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
+def flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested dicts and lists as one dict with dotted keys."""
     if isinstance(value, dict):
         items = value.items()
     elif isinstance(value, list):
         items = ((str(i), item) for i, item in enumerate(value))  # type: ignore[assignment]
     else:
         return {prefix: value}
-    return {k: v for key, item in items for k, v in _flat(item, f"{prefix}.{key}" if prefix else str(key)).items()}
+    return {k: v for key, item in items for k, v in flat(item, f"{prefix}.{key}" if prefix else str(key)).items()}

@@ -6,11 +6,13 @@ only then are older ones removed. A save that fails leaves all older ones, and i
 
 from __future__ import annotations
 
+import logging
 import os
 import queue
 import re
 import shutil
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +29,8 @@ from bertpt.files import fingerprint, staged_directory, write_json, write_manife
 from bertpt.train.checkpoint import checkpoint_path, checkpoints, random_name
 from bertpt.train.optim import own_part
 from bertpt.train.ranks import ALONE, Ranks
+
+_log = logging.getLogger(__name__)
 
 _ROOM = 2**20  # bytes beside the tensors: JSON, headers, the folder
 
@@ -107,7 +111,7 @@ def write_checkpoint(run: Path, snapshot: Snapshot, keep: Keep) -> Path:
     Raises:
         BertptError: the disk is full or forbidden, weights are not finite, or what was written reads otherwise.
     """
-    final = checkpoint_path(run, snapshot.step)
+    final, begun = checkpoint_path(run, snapshot.step), time.monotonic()
     with staged_directory(final) as aside:
         for name, tensors in snapshot.files.items():
             _write(tensors, aside / f"{name}.safetensors", final)
@@ -116,6 +120,7 @@ def write_checkpoint(run: Path, snapshot: Snapshot, keep: Keep) -> Path:
         key = fingerprint(snapshot.step)
         write_manifest(aside, stage="checkpoint", key=key, inputs={}, settings={}, counts=counts)
     _rotate(run, snapshot.step, keep)
+    _log.debug("%s: written and read back in %.1f s", final, time.monotonic() - begun)
     return final
 
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from torch import nn
 
 from bertpt.batch import Batch
+from bertpt.train.board import Board
 from bertpt.train.step import Terms, Totals
 
 
@@ -43,6 +44,12 @@ class Work(Protocol):
 
     def evaluate(self, step: int, before_batch: Callable[[], None]) -> dict[str, float]:
         """Held-out scores after update ``step``; what ``before_batch`` raises ends the evaluation."""
+
+    def introduce(self, board: Board) -> None:
+        """Show what is known of the run before its first update, or before it goes on."""
+
+    def show(self, board: Board, step: int) -> None:
+        """Show more of the evaluation after update ``step`` than its scores."""
 
     def state(self, step: int) -> dict[str, Any]:
         """Plain data for the checkpoint of ``step``: the position in the data, and what a reader of it must know."""
