@@ -21,6 +21,7 @@ def doctor(
     data_dir: options.DataDir = None,
     runs_dir: options.RunsDir = None,
     as_json: options.Json = False,
+    verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
     """Say whether a pre-training run is healthy, and which known fault it shows. Exit code 1 when there is one."""
