@@ -98,10 +98,15 @@ def sentences(path: Path) -> list[str]:
     return [block for block in found if block and not block.startswith("-DOCSTART-")]
 
 
-def questions(train_file: str, test_file: str, train: int, heldout: int, test: int, words: int) -> Split:
-    """Questions in the JSON of SQuAD, of contexts of at most so many words; no context is in two parts."""
+def questions(train_file: str, test_file: str, counts: tuple[int, int, int], words: tuple[int, int]) -> Split:
+    """Questions in the JSON of SQuAD, of contexts of at most so many words; no context is in two parts.
 
-    def drawn(path: Path, *counts: int) -> list[list[Any]]:
+    Args:
+        counts: of train, dev and test.
+        words: of train and dev, and of test.
+    """
+
+    def drawn(path: Path, counts: Sequence[int], words: int) -> list[list[Any]]:
         articles = json.loads(text_of(path))["data"]
         by_context: dict[str, list[Any]] = {}
         for paragraph in (paragraph for article in articles for paragraph in article["paragraphs"]):
@@ -119,7 +124,7 @@ def questions(train_file: str, test_file: str, train: int, heldout: int, test: i
 
     def split(data: Path, folder: Path) -> Splits:
         folder.mkdir(parents=True, exist_ok=True)
-        parts = [*drawn(data / train_file, train, heldout), *drawn(data / test_file, test)]
+        parts = [*drawn(data / train_file, counts[:2], words[0]), *drawn(data / test_file, counts[2:], words[1])]
         made = {}
         for name, part in zip(("train", "dev", "test"), parts, strict=True):
             path = folder / f"{name}.json"
@@ -175,32 +180,32 @@ ENTRIES: dict[str, Entry] = {
         config={"task": "classification", "data": {"text": "sentence"}, "train": {"epochs": 2}},
     ),
     "cola": Entry(
-        what="CoLA, 1,500 rows of train, dev 1,043",
+        what="CoLA, 5,000 rows of train, dev 1,043",
         metric="matthews",
-        split=lines("glue/CoLA/train.tsv", "glue/CoLA/dev.tsv", 1500, 250, header=False),
+        split=lines("glue/CoLA/train.tsv", "glue/CoLA/dev.tsv", 5000, 500, header=False),
         config={
             "task": "classification",
             "data": {"header": False, "text": -1, "label": 1},
-            "train": {"epochs": 2, "metric": "matthews"},
+            "train": {"epochs": 3, "lr": 1e-4, "metric": "matthews"},
         },
     ),
     "stsb": Entry(
-        what="STS-B, 600 rows of train, dev 1,500",
+        what="STS-B, 2,000 rows of train, dev 1,500",
         metric="pearson",
-        split=lines("glue/STS-B/train.tsv", "glue/STS-B/dev.tsv", 600, 150),
+        split=lines("glue/STS-B/train.tsv", "glue/STS-B/dev.tsv", 2000, 250),
         config={
             "task": "classification",
             "regression": True,
             "data": {**SENTENCE_PAIR, "label": "score"},
-            "train": {"epochs": 2},
+            "train": {"epochs": 3, "lr": 1e-4},
         },
         also=("spearman",),
     ),
     "rte": Entry(
-        what="RTE, 500 rows of train, dev 277",
+        what="RTE, 1,500 rows of train, dev 277",
         metric="accuracy",
-        split=lines("glue/RTE/train.tsv", "glue/RTE/dev.tsv", 500, 100),
-        config={"task": "classification", "data": SENTENCE_PAIR, "train": {"epochs": 2, "max_length": 192}},
+        split=lines("glue/RTE/train.tsv", "glue/RTE/dev.tsv", 1500, 200),
+        config={"task": "classification", "data": SENTENCE_PAIR, "train": {"epochs": 3, "lr": 1e-4, "max_length": 192}},
     ),
     "sentiment": Entry(
         what="SST-5 in three classes, 800 sentences of train, dev 1,101",
@@ -241,10 +246,10 @@ ENTRIES: dict[str, Entry] = {
         like="upos",
     ),
     "qa": Entry(
-        what="QED, 1,500 questions of train; 400 of XQuAD-en; contexts of at most 100 words",
+        what="QED, 1,500 questions of train on at most 80 words; 400 of XQuAD-en on at most 100",
         metric="f1",
-        split=questions("qa/qed_train_squad_format.json", "qa/xquad.en.json", 1500, 150, 400, 100),
-        config={"task": "qa", "train": {"epochs": 2, "max_length": 256}},
+        split=questions("qa/qed_train_squad_format.json", "qa/xquad.en.json", (1500, 150, 400), (80, 100)),
+        config={"task": "qa", "train": {"epochs": 2, "lr": 3e-4, "max_length": 192}},
         also=("exact_match",),
     ),
     "bbc": Entry(
@@ -255,7 +260,7 @@ ENTRIES: dict[str, Entry] = {
             "task": "summarization",
             "data": {"headline": True},
             "summary": {"share": "auto"},
-            "train": {"epochs": 2, "batch_size": 8, "max_length": 512},
+            "train": {"epochs": 2, "batch_size": 2, "lr": 1e-4, "max_length": 512},
         },
         also=("rouge1", "rougeL"),
         like="",

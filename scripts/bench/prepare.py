@@ -7,7 +7,8 @@ tokenizer, then longest match first), and `datasets.map` over a fast tokenizer o
 
 Memory: peaks of `bertpt train-tokenizer` and `bertpt prepare`, with all their processes, for each size of --memory-mb.
 
-Planning: a store of --plan-tokens random tokens in documents of natural lengths; one epoch of pairs of length 128.
+Planning: a store of --plan-tokens random tokens in documents of natural lengths; one epoch of pairs of length 128; and the
+first batch of a run in the middle of it, without and with the plan on disk.
 
 Usage: python scripts/bench/prepare.py [--mb 16] [--memory-mb 50,500] [--plan-tokens 1e9] [--json FILE]
 """
@@ -33,9 +34,10 @@ import numpy as np
 from _text import peak_of, write_text
 
 from bertpt.config import Config, validate
-from bertpt.config.schema import Pairs
+from bertpt.config.schema import Masking, Pairs
 from bertpt.data.documents import iter_documents
 from bertpt.data.download import download
+from bertpt.data.loader import BatchStream
 from bertpt.data.locate import documents_dir, tokenizer_dir
 from bertpt.data.plan import plan_epoch
 from bertpt.data.prepare import prepare
@@ -296,6 +298,25 @@ def plan_here(folder: Path) -> dict[str, Any]:
 plans: list[Any] = []
 
 
+def first_batch(folder: Path) -> dict[str, Any]:
+    """What a run does before its first update, at a position in the middle of an epoch; the plan is made or found."""
+    begun = time.perf_counter()
+    store = TokenStore.open(folder)
+    stream = BatchStream.create(
+        store,
+        "train",
+        pairs=Pairs(),
+        masking=Masking(),
+        length=128,
+        batch_size=256,
+        seed=0,
+        cache=folder.with_name("plans"),
+    )
+    stream.plans.epoch(0)
+    stream.rows(stream.plans.starts[1] // 2, 256)
+    return {"seconds": time.perf_counter() - begun}
+
+
 def measure_planning(folder: Path, tokens: int) -> dict[str, Any]:
     """Time and peak memory of one epoch."""
     place = folder / "store"
@@ -309,8 +330,11 @@ def measure_planning(folder: Path, tokens: int) -> dict[str, Any]:
         f" {peak['anonymous'] / 2**20:,.0f} MiB"
         f" ({peak['resident'] / 2**20:,.0f} with pages of files); the store opened in {figures['open_s'] * 1000:.1f} ms"
     )
+    command = [sys.executable, __file__, "--stage", "first-batch", "--folder", str(place)]
+    kept, again = (json.loads(peak_of(command)[0])["seconds"] for _ in range(2))
+    print(f"first batch of a run in the middle of that epoch: {kept:.1f} s; with the plan on disk {again:.2f} s")
     shutil.rmtree(place)
-    return figures
+    return figures | {"first_batch_s": kept, "first_batch_resumed_s": again}
 
 
 def main() -> None:
@@ -328,11 +352,11 @@ def main() -> None:
     parser.add_argument("--corpus", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.stage:
-        inner = (
-            plan_here(arguments.folder)
-            if arguments.stage == "plan"
-            else stage(arguments.stage, arguments.folder, arguments.corpus, arguments.workers)
-        )
+        alone = {"plan": plan_here, "first-batch": first_batch}
+        if arguments.stage in alone:
+            inner = alone[arguments.stage](arguments.folder)
+        else:
+            inner = stage(arguments.stage, arguments.folder, arguments.corpus, arguments.workers)
         print(json.dumps(inner))
         return
     print(f"{platform.platform()}, {os.cpu_count()} processors, {arguments.workers} workers, numpy {np.__version__}")

@@ -16,8 +16,8 @@ from bertpt.data.sentences import split_sentences
 from bertpt.data.wordpiece import MAX_WORD_LETTERS, WordPieceTokenizer
 from bertpt.errors import RequestError
 
-BATCH_LETTERS = 4_000_000  # text encoded at a time
-SLICE_SENTENCES = 20_000
+BATCH_LETTERS = 1_000_000  # text encoded at a time
+SLICE_SENTENCES = 4_000
 MAX_SENTENCE = 10_000  # pieces; far above any row, so that one sentence cannot fill memory
 MAX_SOURCES = 256
 _MAX_UNKNOWN = 100_000  # distinct unknown words that are counted
