@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from bertpt.batch import Batch
 from bertpt.config.schema import Model as ModelConfig
-from bertpt.model.bert import Bert, initialize
+from bertpt.model.bert import Bert, initialize_with_head
 
 
 class BertForQuestionAnswering(nn.Module):
@@ -18,7 +18,7 @@ class BertForQuestionAnswering(nn.Module):
         self.config = config
         self.bert = Bert(config, vocab_size, pooler=False)
         self.qa_outputs = nn.Linear(config.hidden_size, 2)
-        self.apply(lambda module: initialize(module, config.initializer_range))
+        initialize_with_head(self, self.bert, config.initializer_range)
 
     def forward(self, batch: Batch) -> Tensor:
         """Logits [T, 2]: an answer begins here, ends here."""

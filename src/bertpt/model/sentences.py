@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from bertpt.batch import Batch
 from bertpt.config.schema import Model as ModelConfig
-from bertpt.model.bert import Bert, initialize
+from bertpt.model.bert import Bert, initialize_with_head
 
 
 class BertForSentenceScoring(nn.Module):
@@ -23,7 +23,7 @@ class BertForSentenceScoring(nn.Module):
         self.bert = Bert(config, vocab_size, pooler=False)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
         self.classifier = nn.Linear(config.hidden_size, 1)
-        self.apply(lambda module: initialize(module, config.initializer_range))
+        initialize_with_head(self, self.bert, config.initializer_range)
 
     def forward(self, batch: Batch) -> Tensor:
         """Logits [K] of the marked tokens; of all tokens [T] where a batch marks none."""

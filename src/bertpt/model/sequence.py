@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from bertpt.batch import Batch
 from bertpt.config.schema import Model as ModelConfig
-from bertpt.model.bert import Bert, initialize
+from bertpt.model.bert import Bert, initialize_with_head
 from bertpt.model.dropout import Dropout
 
 
@@ -34,7 +34,7 @@ class BertForSequenceClassification(nn.Module):
             self.classifier = nn.Sequential(
                 nn.Linear(config.hidden_size, deep), nn.ReLU(), Dropout(dropout), nn.Linear(deep, outputs)
             )
-        self.apply(lambda module: initialize(module, config.initializer_range))
+        initialize_with_head(self, self.bert, config.initializer_range)
 
     def forward(self, batch: Batch) -> Tensor:
         """Logits [B, outputs]."""

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from bertpt.batch import Batch
 from bertpt.config.schema import Model as ModelConfig
-from bertpt.model.bert import Bert, initialize
+from bertpt.model.bert import Bert, initialize_with_head
 from bertpt.model.crf import LinearChainCrf
 
 
@@ -30,7 +30,7 @@ class BertForTokenClassification(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.classifier = nn.Linear(config.hidden_size, outputs)
         self.crf = LinearChainCrf(outputs) if crf else None
-        self.apply(lambda module: initialize(module, config.initializer_range))
+        initialize_with_head(self, self.bert, config.initializer_range)
 
     def forward(self, batch: Batch) -> Tensor:
         """Logits [K, outputs] of the tokens at ``token_positions``; without these, of all tokens, [T, outputs]."""
