@@ -7,8 +7,8 @@ tokenizer, then longest match first), and `datasets.map` over a fast tokenizer o
 
 Memory: peaks of `bertpt train-tokenizer` and `bertpt prepare`, with all their processes, for each size of --memory-mb.
 
-Planning: a store of --plan-tokens random tokens in documents of natural lengths; one epoch of pairs of length 128; and the
-first batch of a run in the middle of it, without and with the plan on disk.
+Planning: a store of --plan-tokens random tokens in documents of natural lengths; one epoch of pairs of length 128; and
+the first batch of a run in the middle of it, without and with the plan on disk.
 
 Usage: python scripts/bench/prepare.py [--mb 16] [--memory-mb 50,500] [--plan-tokens 1e9] [--json FILE]
 """
@@ -37,7 +37,6 @@ from bertpt.config import Config, validate
 from bertpt.config.schema import Masking, Pairs
 from bertpt.data.documents import iter_documents
 from bertpt.data.download import download
-from bertpt.data.loader import BatchStream
 from bertpt.data.locate import documents_dir, tokenizer_dir
 from bertpt.data.plan import plan_epoch
 from bertpt.data.prepare import prepare
@@ -300,6 +299,8 @@ plans: list[Any] = []
 
 def first_batch(folder: Path) -> dict[str, Any]:
     """What a run does before its first update, at a position in the middle of an epoch; the plan is made or found."""
+    from bertpt.data.loader import BatchStream  # torch with it, which must not count in the memory of preparation
+
     begun = time.perf_counter()
     store = TokenStore.open(folder)
     stream = BatchStream.create(
