@@ -179,7 +179,12 @@ def make_store(directory: Path, tokens: int, vocab_size: int) -> TokenStore:
             counts[split] = {
                 "documents": len(sizes),
                 "documents_of_two_sentences_or_more": len(sizes),
+                "documents_by_source": {"made": len(sizes)},
+                "sentences": len(lengths),
                 "tokens": len(ids),
+                "tokens_per_word": 1.0,
+                "unknown_share": 0.0,
+                **dict.fromkeys(("text_bytes", "documents_of_one_sentence", "documents_too_short", "sentences_cut"), 0),
             }
     settings = {
         "format": STORE_FORMAT,

@@ -87,7 +87,9 @@ def test_words_that_stay_at_their_frequency_while_pairs_are_learnt_have_wrong_la
 def test_evidence_survives_json() -> None:
     value = recorded("healthy-plain")
     again = json.loads(json.dumps(Evidence.from_dict(value).as_dict()))
-    assert {key: value[key] for key in again} == again
+    assert again.keys() <= value.keys()
+    assert all(again[key] == value[key] for key in again if key != "config")  # which gains the keys of later versions
+    assert Evidence.from_dict(again) == Evidence.from_dict(value)
 
 
 @pytest.mark.parametrize(

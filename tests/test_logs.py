@@ -15,31 +15,31 @@ from bertpt.train.pretrain import pretrain
 
 
 def board(run: Path, tag: str) -> list[tuple[int, float]]:
-    events = EventAccumulator(str(run / "tb"), size_guidance={"scalars": 0})
+    events = EventAccumulator(str(run / "tb" / "train"), size_guidance={"scalars": 0})
     events.Reload()
     return [(event.step, event.value) for event in events.Scalars(tag)]
 
 
 def test_steps_after_the_checkpoint_are_logged_once_though_they_come_again(tmp_path: Path) -> None:
     for start, end, value in ((0, 9, 1.0), (5, 12, 2.0), (5, 7, 3.0), (7, 14, 4.0)):
-        with MetricsLog(tmp_path, start) as log:
+        with MetricsLog(tmp_path, start, 14) as log:
             for step in range(start + 1, end + 1):
                 log.write("train", step, {"mlm_loss": value})
     wanted = [(step, 1.0 if step <= 5 else 3.0 if step <= 7 else 4.0) for step in range(1, 15)]
     assert [(entry["step"], entry["mlm_loss"]) for entry in read_metrics(tmp_path / "metrics.jsonl")] == wanted
-    assert board(tmp_path, "mlm_loss/train") == wanted
+    assert board(tmp_path, "learning/mlm_loss") == wanted
 
 
 def test_a_number_that_is_none_is_seen_as_such(tmp_path: Path) -> None:
     def refuse(constant: str) -> None:
         raise ValueError(constant)
 
-    with MetricsLog(tmp_path, 0) as log:
+    with MetricsLog(tmp_path, 0, 3) as log:
         for step, value in enumerate((1.0, math.nan, math.inf), 1):
             log.write("train", step, {"mlm_loss": value})
     lines = (tmp_path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line, parse_constant=refuse)["mlm_loss"] for line in lines] == [1.0, None, None]
-    (_, one), (_, nan), (_, infinite) = board(tmp_path, "mlm_loss/train")
+    (_, one), (_, nan), (_, infinite) = board(tmp_path, "learning/mlm_loss")
     assert (one, infinite) == (1.0, math.inf)
     assert math.isnan(nan)
 

@@ -99,10 +99,10 @@ def test_a_run_logs_them(tiny: Tiny, tmp_path: Path, cut: int, monkeypatch: pyte
         assert 0 < line["data_wait_share"] < 1
         assert line["peak_memory_gib"] > 0.1  # torch alone takes as much
         assert line["mfu"] == pytest.approx(line["tflops_per_second"] / 1e3)
-    board = EventAccumulator(str(run / "tb"), size_guidance={"scalars": 0})
+    board = EventAccumulator(str(run / "tb" / "train"), size_guidance={"scalars": 0})
     board.Reload()
     for name in ("data_wait_share", "tflops_per_second", "mfu", "peak_memory_gib"):
-        found = [event.value for event in board.Scalars(f"{name}/train")]
+        found = [event.value for event in board.Scalars(f"speed/{name}")]
         assert found == pytest.approx([first[name], second[name]], rel=1e-6)
     assert [line["MFU"] for line in shown if line] == [f"{line['mfu']:.1%}" for line in (first, second)]
 
