@@ -52,7 +52,7 @@ def test_a_recorded_run_shows_its_fault_and_no_other(name: str) -> None:
 def test_every_fault_and_ten_healthy_runs_are_recorded() -> None:
     expected = {name: recorded(name)["expects"] for name in RECORDED}
     missing = FAULTS - {fault for found in expected.values() for fault in found}
-    assert missing <= {"labels-off"}  # made of another record below
+    assert not missing
     assert sum(not found for found in expected.values()) >= 10
     assert all(bool(found) != name.startswith("healthy") for name, found in expected.items())
 
@@ -166,6 +166,15 @@ def test_what_is_no_run_or_has_nothing_logged_is_refused(real: Path, tmp_path: P
             examine(real)
     finally:
         log.write_text(kept, encoding="utf-8")
+
+
+def test_scores_without_baselines_are_refused(real: Path) -> None:
+    (real / "eval.json").write_text("{}", encoding="utf-8")
+    try:
+        with pytest.raises(RequestError, match=r"eval\.json: has no baselines; `bertpt eval .*` writes it anew"):
+            examine(real)
+    finally:
+        (real / "eval.json").unlink()
 
 
 def test_training_says_each_fault_once_and_doctor_the_same_afterwards(tiny: Tiny, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from train_helpers import Tiny, quiet
 
+from bertpt.errors import RequestError
 from bertpt.train.logs import MetricsLog, read_metrics
 from bertpt.train.pretrain import pretrain
 
@@ -42,6 +43,17 @@ def test_a_number_that_is_none_is_seen_as_such(tmp_path: Path) -> None:
     (_, one), (_, nan), (_, infinite) = board(tmp_path, "learning/mlm_loss")
     assert (one, infinite) == (1.0, math.inf)
     assert math.isnan(nan)
+
+
+@pytest.mark.parametrize("line", [b"[1]", b"{}", b'{"kind": "train", "step": "7"}', b'{"step": 7', b"\xff", b""])
+def test_a_damaged_line_is_named(line: bytes, tmp_path: Path) -> None:
+    log = tmp_path / "metrics.jsonl"
+    whole = b'{"kind": "train", "step": 1}\n'
+    log.write_bytes(whole + line + b"\n" + whole)
+    with pytest.raises(RequestError, match=r"metrics\.jsonl:2: not a.*: the line is damaged; take it out"):
+        read_metrics(log)
+    log.write_bytes(whole + line)  # a kill while writing
+    assert read_metrics(log) == [{"kind": "train", "step": 1}]
 
 
 def test_the_logged_loss_does_not_depend_on_how_a_batch_is_cut(tiny: Tiny, tmp_path: Path) -> None:

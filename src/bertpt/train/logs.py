@@ -69,11 +69,16 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     Raises:
         RequestError: another line is damaged; names it.
     """
-    lines = path.read_text(encoding="utf-8").split("\n")
-    entries = []
-    for number, line in enumerate(lines[:-1], 1):
-        try:
-            entries.append(json.loads(line))
-        except ValueError as error:
-            raise RequestError(f"{path}:{number}: not a JSON object: {error}") from error
-    return entries
+    lines = path.read_bytes().split(b"\n")
+    return [_entry(f"{path}:{number}", line) for number, line in enumerate(lines[:-1], 1)]
+
+
+def _entry(where: str, line: bytes) -> dict[str, Any]:
+    advice = "the line is damaged; take it out, and what is left can be read"
+    try:
+        entry = json.loads(line.decode("utf-8"))
+    except ValueError as error:
+        raise RequestError(f"{where}: not a JSON object ({error}): {advice}") from error
+    if not (isinstance(entry, dict) and isinstance(entry.get("kind"), str) and type(entry.get("step")) is int):
+        raise RequestError(f"{where}: not an object with a kind (text) and a step (a whole number): {advice}")
+    return entry

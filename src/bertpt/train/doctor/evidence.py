@@ -150,7 +150,8 @@ def read_evidence(directory: Path, data_dir: Path | None = None) -> Evidence:
         data_dir: where the corpora lie, if not where the run's configuration says.
 
     Raises:
-        RequestError: no run, nothing logged yet, or the token store that it was trained on is gone.
+        RequestError: no run, nothing logged yet, a damaged log or ``eval.json``, or the token store that it was
+            trained on is gone.
     """
     run = open_run(directory)
     path = directory / "metrics.jsonl"
@@ -164,4 +165,9 @@ def read_evidence(directory: Path, data_dir: Path | None = None) -> Evidence:
 
 def _baselines(run: Run) -> dict[str, float | None]:
     path = run.directory / "eval.json"
-    return dict(read_json(path)["baselines"]) if path.is_file() else {}
+    if not path.is_file():
+        return {}
+    value = read_json(path)
+    if not (isinstance(value, dict) and isinstance(value.get("baselines"), dict)):
+        raise RequestError(f"{path}: has no baselines; `bertpt eval {run.directory}` writes it anew")
+    return dict(value["baselines"])
