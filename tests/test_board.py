@@ -220,6 +220,13 @@ def test_the_graph_goes_where_it_disturbs_no_run(tmp_path: Path, capsys: Any) ->
     assert (tmp_path / "graphs" / "tiny").is_dir()
     assert "tensorboard" in capsys.readouterr().err
     assert bertpt(["graph", "--config", "tiny", "--set", "model={init_from: x}"]) == 2
+    capsys.readouterr()
+    (tmp_path / "file").touch()
+    for out in (tmp_path / "file", tmp_path / "file" / "below"):
+        assert bertpt(["graph", "--config", "tiny", "--out", str(out)]) == 2
+        assert capsys.readouterr().err == (
+            f"bertpt: {tmp_path / 'file'}: is a file, and the graph goes into a folder; name another with --out\n"
+        )
 
 
 # --- what is measured --------------------------------------------------------------------------------------------

@@ -295,6 +295,8 @@ def test_the_place_of_a_process_is_read_from_the_environment() -> None:
         ({"RANK": "4"}, "RANK: 4 is not below WORLD_SIZE 4"),
         ({"RANK": "-1"}, "RANK: '-1' is no number"),
         ({"WORLD_SIZE": "four"}, "WORLD_SIZE: 'four' is no number"),
+        ({"MASTER_PORT": "port"}, "MASTER_PORT: 'port' is no number"),
+        ({"MASTER_PORT": "99999"}, "MASTER_PORT: 99999 is no port"),
     ],
 )
 def test_a_place_that_does_not_fit_is_refused(change: dict[str, str], line: str) -> None:

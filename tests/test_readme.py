@@ -97,7 +97,7 @@ def test_the_block_runs_as_printed(block: Block, newcomer: tuple[Path, dict[str,
     if block.directive == "dry-run":
         text = re.sub(r"^(bertpt .*?)(\s+#.*)?$", r"\1 --dry-run", text, flags=re.MULTILINE)
     command = [sys.executable, "-c", text] if block.language == "python" else ["bash", "-euo", "pipefail", "-c", text]
-    done = subprocess.run(command, cwd=home, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, cwd=home, env=environment, capture_output=True, text=True, timeout=1200, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
 
 

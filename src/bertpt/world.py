@@ -37,6 +37,8 @@ def of_environment(environment: Mapping[str, str] = os.environ) -> World:
     world = World(size, _number(environment, "RANK"), _number(environment, "LOCAL_RANK"))
     if world.rank >= size:
         raise RequestError(f"RANK: {world.rank} is not below {_SIZE} {size}; start with torchrun, which sets both")
+    if (port := _number(environment, "MASTER_PORT")) >= 2**16:
+        raise RequestError(f"MASTER_PORT: {port} is no port (up to 65535); start with torchrun, which sets it")
     return world
 
 

@@ -54,7 +54,7 @@ AUTO = 0  # in place of a count
 def _count_or_auto(value: Any) -> Any:
     if value == "auto":
         return AUTO
-    if isinstance(value, bool) or value == AUTO:
+    if isinstance(value, bool) or value == AUTO or (isinstance(value, str) and not value.isdigit()):
         raise PydanticCustomError("number_or_auto", "a number from 1 on, or auto, is expected")
     return value
 
@@ -98,8 +98,8 @@ def _harmless_pip(arguments: list[str]) -> list[str]:
     return arguments
 
 
-def _is_time(text: str) -> str:
-    if duration_seconds(text) is None:
+def _is_time(text: object) -> object:
+    if text is not None and not (isinstance(text, str) and duration_seconds(text)):
         raise PydanticCustomError("duration", A_TIME)
     return text
 
@@ -479,7 +479,7 @@ class Train(Section):
     phases: Annotated[list[Phase], Field(min_length=1)]
     optimizer: Optimizer = Optimizer()
     schedule: Schedule = Schedule()
-    budget: Annotated[str, AfterValidator(_is_time)] | None = Field(
+    budget: Annotated[str | None, BeforeValidator(_is_time)] = Field(
         None,
         description="Time of the whole run, e.g. 24h or 1d12h, over all its starts, evaluations included: the learning"
         " rate reaches zero at its end, and the update that passes it is the last. steps stay the most.",

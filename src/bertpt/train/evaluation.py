@@ -149,7 +149,7 @@ def _lines(evaluation: Evaluation) -> Iterator[str]:
     if "nsp_accuracy" in s:
         by_length = "length_detector_accuracy" in b
         detector = "length" if by_length else "source"
-        yield f"  {'sentence order' if by_length else 'sentence pairs':<26}"
+        yield "  sentence order" if by_length else "  sentence pairs"
         yield (
             f"  {'accuracy':<26}{s['nsp_accuracy']:>9.1%}   {b['majority_accuracy']:.1%} majority label,"
             f" {b[f'{detector}_detector_accuracy']:.1%} {detector} detector"

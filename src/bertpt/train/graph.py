@@ -82,9 +82,12 @@ def draw_graph(config: Config, out: Path) -> Drawn:
         out: where TensorBoard is to look.
 
     Raises:
-        RequestError: the shape of the model stands elsewhere.
+        RequestError: the shape of the model stands elsewhere, or ``out`` is a file.
     """
     from bertpt.train.cost import parameters_by_part
+
+    if (file := next((place for place in (out, *out.parents) if place.is_file()), None)) is not None:
+        raise RequestError(f"{file}: is a file, and the graph goes into a folder; name another with --out")
 
     if config.model.init_from is not None:
         raise RequestError("model.init_from: its shape is not read here; write the shape under model instead")

@@ -347,5 +347,6 @@ def _lines(plan: RunPlan) -> Iterator[str]:
 
 def _duration(hours: float) -> str:
     if hours < 1:
-        return f"{60 * hours:.0f} minutes"
+        minutes = round(60 * hours)
+        return f"{minutes or 'less than 1'} minute{'s' if minutes > 1 else ''}"
     return f"{hours:.1f} hours" if hours < 72 else f"{hours / 24:.1f} days"
