@@ -63,11 +63,12 @@ def test_links_between_pages_lead_somewhere() -> None:
 
 @pytest.fixture(scope="module")
 def newcomer(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
-    """A folder as a newcomer's after the demo: a run named demo, texts, the files of the pages; and an environment."""
+    """A folder as a newcomer's after the demo: runs of two names, texts, the files of the pages; and an environment."""
     home = tmp_path_factory.mktemp("newcomer")
     shutil.copytree(tiny.folder / "data", home / "data")
     (home / "configs").symlink_to(ROOT / "configs")
     pretrain(tiny.config(home / "runs", name="demo"), say=quiet)
+    shutil.copytree(home / "runs" / "demo", home / "runs" / "my-language")  # of docs/getting-started.md
     (home / "my-texts").mkdir()
     for number, text in enumerate(wordy_documents(30)):
         (home / "my-texts" / f"{number}.txt").write_text(text, encoding="utf-8")
