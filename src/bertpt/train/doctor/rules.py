@@ -357,9 +357,13 @@ def _pairs_at_chance(evidence: Evidence) -> Finding | None:
 
 
 def _sources_tell(evidence: Evidence) -> Finding | None:
-    """Knowing the sources of both halves alone beats the more frequent label by a tenth (`bertpt eval` tells)."""
+    """Knowing the sources of both halves alone beats the more frequent label by 5 points (`bertpt eval` tells).
+
+    Of two equal sources and a share r of random halves it is 1 - 1.5 r: 25 points for long documents, 10 where every
+    fifth half is random for want of a next sentence (r = 0.6). With halves from A's own source it is 0.
+    """
     detector, majority = (evidence.baselines.get(f"{name}_accuracy") for name in ("source_detector", "majority"))
-    if detector is None or majority is None or detector < majority + 0.1:
+    if detector is None or majority is None or detector < majority + 0.05:
         return None
     return Finding(
         "pairs-leak",
