@@ -18,7 +18,7 @@ from bertpt.config.schema import Model
 from bertpt.errors import RequestError
 from bertpt.model.pretraining import BertForPreTraining
 from bertpt.train.cost import find_device, parameters_by_part, training_flops
-from bertpt.train.plan import plan_run
+from bertpt.train.plan import _duration, plan_run
 from bertpt.train.pretrain import pretraining_objective
 
 SHAPE = Model(hidden_size=32, num_hidden_layers=3, num_attention_heads=2, intermediate_size=80)
@@ -118,3 +118,8 @@ def test_a_gpu_that_is_not_here_is_reckoned(tmp_path: Path, capsys: pytest.Captu
     assert two["length"] == 512
     with pytest.raises(RequestError, match="--gpu: abacus: not in the table"):
         plan_run(load_config("base"), gpu="abacus")
+
+
+def test_a_time_reads_as_one_says_it() -> None:
+    hours = {0.001: "less than 1 minute", 1 / 60: "1 minute", 0.4: "24 minutes", 1.25: "1.2 hours", 96: "4.0 days"}
+    assert {value: _duration(value) for value in hours} == hours
