@@ -334,12 +334,13 @@ def _pairs_leak(evidence: Evidence) -> Finding | None:
 
 
 def _pairs_at_chance(evidence: Evidence) -> Finding | None:
-    """Next-sentence pairs at chance although words are read: 1.75 nats under the unigrams, where 63% to 72% were seen.
+    """Next-sentence pairs at chance although words are read: 1.6 nats under the unigrams.
 
-    Two languages mixed are 0.7 under them as soon as they are told apart. By the loss: accuracy hangs on which label is
+    Healthy runs left chance by 1.44 under them at the latest, those with this fault ended 1.7 to 2.1 under. Two
+    languages mixed are 0.7 under them as soon as they are told apart. By the loss: accuracy hangs on which label is
     more frequent. The order of sentences takes longer: not judged.
     """
-    if evidence.config.pairs.rule != "next" or not _loss(evidence) < evidence.text.entropy - 1.75:
+    if evidence.config.pairs.rule != "next" or not _loss(evidence) < evidence.text.entropy - 1.6:
         return None
     if not evidence.mean("nsp_loss") > PAIRS_CHANCE:
         return None
