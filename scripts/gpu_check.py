@@ -43,6 +43,7 @@ from bertpt.config import Config, validate
 from bertpt.config.schema import Model, Optimizer
 from bertpt.data.store import STORE_FORMAT, TokenStore
 from bertpt.data.store_writer import StoreWriter
+from bertpt.data.wordpiece import SPECIALS, Normalising, save
 from bertpt.files import write_manifest
 from bertpt.model.pretraining import BertForPreTraining
 from bertpt.progress import say
@@ -212,7 +213,8 @@ def configuration(folder: Path, shape: Model, train: Record, *, heldout_rows: in
 
 def train_run(directory: Path, config: Config, store: TokenStore, device: torch.device, precision: str) -> None:
     """Train, or go on, in a directory."""
-    directory.mkdir(exist_ok=True)
+    tokens = [*SPECIALS, *(f"w{number}" for number in range(len(SPECIALS), store.vocab_size))]
+    save(directory / "tokenizer", tokens, Normalising())  # the log shows sentences
     if precision == "auto":
         precision = "bf16" if device.type == "cuda" else "fp32"
     writer = Writer()

@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
+import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
@@ -18,7 +20,7 @@ from typing import NoReturn
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.distributed_c10d import PrefixStore, Store, _set_pg_timeout
+from torch.distributed.distributed_c10d import PrefixStore, Store, _set_pg_timeout, default_pg_timeout
 from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
@@ -30,6 +32,8 @@ from bertpt.world import World, of_environment
 # The others wait while the first evaluates, plans or saves. One that is dead is noticed at once, by its connection.
 _PATIENCE = timedelta(hours=24)
 _ARRIVAL = timedelta(minutes=10)  # within which all processes have to be there
+# Within which those that are there have to connect. Launchers kill after 30 s: one that dies just then is told before.
+_MEETING = timedelta(seconds=25)
 
 
 class Ranks:
@@ -199,10 +203,12 @@ def joined() -> Iterator[Ranks]:
 def _join(world: World) -> Ranks:
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     try:
-        store, rank, size = next(rendezvous("env://", timeout=_ARRIVAL))
+        _wait_for_store(world)
+        store, rank, size = next(rendezvous("env://", timeout=_MEETING))
         _wait_for_all(store, size)
-        dist.init_process_group(backend, store=store, rank=rank, world_size=size)
-        control = dist.new_group(backend="gloo", timeout=_ARRIVAL)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_MEETING)
+        control = dist.new_group(backend="gloo", timeout=_MEETING)
+        _set_pg_timeout(default_pg_timeout, None)
         _set_pg_timeout(_PATIENCE, control)
     except (RuntimeError, ValueError) as error:
         raise BertptError(
@@ -211,8 +217,20 @@ def _join(world: World) -> Ranks:
     return Ranks(world, PrefixStore("bertpt", store), control)
 
 
+def _wait_for_store(world: World) -> None:
+    """Until something answers where the store is to be; the first process may be the one that opens it.
+
+    By looking again and again, here and below: signals are answered meanwhile, which torch's own waiting puts off.
+    """
+    begun = time.monotonic()
+    while world.rank and time.monotonic() - begun < _ARRIVAL.total_seconds():
+        with contextlib.suppress(OSError):
+            socket.create_connection((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])), 1).close()
+            return
+        time.sleep(0.05)
+
+
 def _wait_for_all(store: Store, size: int) -> None:
-    """By looking again and again: signals are answered meanwhile, which torch's own waiting puts off."""
     begun, here = time.monotonic(), store.add("bertpt/arrived", 1)
     while here < size:
         if time.monotonic() - begun > _ARRIVAL.total_seconds():
