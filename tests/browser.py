@@ -71,8 +71,11 @@ class Page:
 
     def open(self, address: str) -> None:
         """Go to an address."""
-        self._ask("Page.navigate", url="about:blank")  # else a change behind the # loads nothing anew
         self._ask("Page.navigate", url=address)
+
+    def turn(self, fragment: str) -> None:
+        """Go to what is behind a # of the same address: nothing is loaded anew."""
+        self.run(f"location.hash = {json.dumps(fragment)}")
 
     def run(self, script: str) -> Any:
         """The value of an expression."""
@@ -82,8 +85,8 @@ class Page:
         """All text that the page holds."""
         return str(self.run(_TEXT))
 
-    def wait(self, for_: Callable[[str], bool], seconds: float = 60) -> str:
-        """The text of the page once it is as wanted."""
+    def wait(self, for_: Callable[[str], bool], seconds: float = 300) -> str:
+        """The text of the page once it is as wanted; on a busy machine TensorBoard's scripts run for minutes."""
         end = time.monotonic() + seconds
         while not for_(text := self.text()):
             assert time.monotonic() < end, f"waited too long; the page says: {text[-2500:]}"
@@ -102,8 +105,10 @@ def browser(program: str, profile: Path) -> Iterator[Page]:
     """A page in a fresh browser, which is gone afterwards."""
     read_commands, write_commands = os.pipe()
     read_answers, write_answers = os.pipe()
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"]
-    flags += ["--remote-debugging-pipe", f"--user-data-dir={profile}", "--window-size=1400,900", "about:blank"]
+    # Without 3D, TensorBoard draws its lines as SVG; with it, by software, pictures showed none.
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-3d-apis", "--disable-dev-shm-usage"]
+    flags += ["--hide-scrollbars", "--window-size=1400,900", f"--user-data-dir={profile}"]
+    flags += ["--remote-debugging-pipe", "about:blank"]
     # Chromium reads its pipe from 3 and writes it to 4.
     script = f'exec 3<&{read_commands} 4>&{write_answers}; exec "$@"'
     process = subprocess.Popen(

@@ -45,6 +45,7 @@ def run(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setattr(loop, "train_step", killed)
         with pytest.raises(MemoryError):
             pretrain(config, say=quiet)
+    time.sleep(1)  # TensorBoard's files bear the second of their start, and within one they are in no order
     return pretrain(config, say=quiet).directory
 
 
@@ -93,6 +94,7 @@ def page(address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pag
     if PROGRAM is None:
         pytest.skip("no Chromium here (Debian: apt-get install chromium)")
     with browser(PROGRAM, tmp_path_factory.mktemp("profile")) as opened:
+        opened.open(address)
         yield opened
 
 
@@ -107,9 +109,9 @@ def test_the_server_shows_no_step_twice_after_a_kill(run: Path, address: str) ->
     wanted = [entry["step"] for entry in read_metrics(run / "metrics.jsonl") if entry["kind"] == "train"]
     scalars = json.loads(fetched(f"{address}/data/plugin/scalars/scalars?run=train&tag=learning/mlm_loss"))
     assert [step for _, step, _ in scalars] == wanted == list(range(1, STEPS + 1))
-    texts = json.loads(fetched(f"{address}/data/plugin/text/text?run=heldout&tag=samples/text_summary"))
+    texts = json.loads(fetched(f"{address}/data/plugin/text/text?run=heldout&tag=heldout/sentences/text_summary"))
     assert [event["step"] for event in texts] == [5, 10, 15, 20]
-    texts = json.loads(fetched(f"{address}/data/plugin/text/text?run=.&tag=config/text_summary"))
+    texts = json.loads(fetched(f"{address}/data/plugin/text/text?run=.&tag=run/config/text_summary"))
     assert [event["step"] for event in texts] == [0, 6]
     tag = "weights/bert.embeddings.word_embeddings.weight"
     histograms = json.loads(fetched(f"{address}/data/plugin/histograms/histograms?run=train&tag={tag}"))
@@ -118,8 +120,14 @@ def test_the_server_shows_no_step_twice_after_a_kill(run: Path, address: str) ->
     assert [step for _, step, _ in lines] == [0, STEPS]
 
 
-def test_the_first_page_begins_with_losses_beside_their_reference_lines(page: Page, address: str) -> None:
-    page.open(address)
+# The colours of all lines of all charts.
+_COLOURS = """
+[...new Set([...document.querySelectorAll("line-chart path[d]")].map((path) => path.style.stroke).filter((c) => c))]
+"""
+
+
+def test_the_first_page_begins_with_losses_beside_their_reference_lines(page: Page) -> None:
+    page.turn("#timeseries")
     # A long tag is cut into two pieces of text.
     text = page.wait(lambda text: "learning/nsp_loss" in text.replace("\n", ""))
     for line in ("train", "heldout", "unigram", "chance"):
@@ -127,32 +135,54 @@ def test_the_first_page_begins_with_losses_beside_their_reference_lines(page: Pa
     assert "learning/mlm_loss" in text.replace("\n", "")
     groups = re.findall(r"\n(\w+)\n(?:\d+ cards|\d+ card)", text)
     assert groups[0] == "learning"
+    page.wait(lambda _: len(page.run(_COLOURS)) >= 4)  # train, heldout, unigram, chance
     keep(page, "first-page")
 
 
-def test_the_scalars_page_draws_lines(page: Page, address: str) -> None:
-    page.open(f"{address}/#scalars")
+def test_the_scalars_page_draws_lines(page: Page) -> None:
+    page.turn("#scalars")
     text = page.wait(lambda text: "learning" in text and "mlm_loss" in text)
     assert {"optimizer", "speed", "masked_words"} <= set(text.split("\n"))
     keep(page, "scalars")
 
 
-def test_the_text_page_shows_sentences_configuration_and_corpus(page: Page, address: str) -> None:
-    page.open(f"{address}/#text")
+def test_the_text_page_shows_sentences_configuration_and_corpus(page: Page) -> None:
+    page.turn("#text")
     text = page.wait(lambda text: "the model's guesses" in text and "hidden_size" in text)
     assert "[MASK]" in text
     assert "tokens a word" in text
     keep(page, "text")
 
 
-def test_the_graph_page_draws_the_model(page: Page, address: str) -> None:
-    page.open(f"{address}/#graphs")
-    page.wait(lambda text: "BERT" in text and "Graph" in text)
+# Open a node of the graph, as by two clicks; whether it is there.
+_OPEN = """
+((name) => {
+  const find = (node) => {
+    if (node.dataset?.name === name && node.classList.contains("node")) return node;
+    for (const below of [...(node.shadowRoot?.children ?? []), ...node.children]) {
+      const found = find(below);
+      if (found) return found;
+    }
+    return null;
+  };
+  const shape = find(document.body)?.querySelector(":scope > .nodeshape > .nodecolortarget");
+  shape?.dispatchEvent(new MouseEvent("dblclick", {bubbles: true}));
+  return Boolean(shape);
+})(%s)
+"""
+
+
+def test_the_graph_page_draws_the_model_part_by_part(page: Page) -> None:
+    page.turn("#graphs")
+    page.wait(lambda _: page.run(_OPEN % json.dumps("BERT")))
+    page.wait(lambda _: page.run(_OPEN % json.dumps("BERT/BertForPreTraining[pretraining]")))
+    text = page.wait(lambda text: "Bert[bert]" in text.split("\n"))
+    assert {"Heads[cls]", "Pooler[pooler]"} <= set(text.split("\n"))
     keep(page, "graph")
 
 
-def test_the_hparams_page_has_settings_and_final_scores(run: Path, page: Page, address: str) -> None:
-    page.open(f"{address}/#hparams")
+def test_the_hparams_page_has_settings_and_final_scores(run: Path, page: Page) -> None:
+    page.turn("#hparams")
     last = [entry for entry in read_metrics(run / "metrics.jsonl") if entry["kind"] == "heldout"][-1]
     text = page.wait(lambda text: "TABLE VIEW" in text.upper() and f"{last['mlm_loss']:.6f}"[:4] in text)
     assert "lr" in text.split("\n")
@@ -160,8 +190,8 @@ def test_the_hparams_page_has_settings_and_final_scores(run: Path, page: Page, a
     keep(page, "hparams")
 
 
-def test_the_custom_page_has_charts_of_many_lines(page: Page, address: str) -> None:
-    page.open(f"{address}/#custom_scalars")
+def test_the_custom_page_has_charts_of_many_lines(page: Page) -> None:
+    page.turn("#custom_scalars")
     text = page.wait(lambda text: "Does it learn?" in text)
     assert "Is the optimizer well?" in text
     assert "gradient norm by block" in text

@@ -327,7 +327,7 @@ def test_guesses_are_printed_with_their_probabilities(theirs: Path, capsys: pyte
     assert bertpt(["predict", "fill-mask", "the [MASK]", "--model", str(theirs), "--top", "2"]) == 0
     [[(first, share), (second, _)]] = reference_guesses(theirs, "the [MASK]", 2)
     line = capsys.readouterr().out
-    assert line.startswith(f"the [MASK] [1]: {first} {share:.1%}, {second} ")
+    assert line.startswith(f"the [MASK] [1]: {first} {share:.1%} · {second} ")
 
 
 def test_lines_of_a_file_and_of_stdin_are_the_same_texts(

@@ -51,7 +51,7 @@ def test_it_learns_and_scores_the_best_epoch_on_dev_and_test(trained: Path) -> N
     assert (trained / "runs/t/best/model.safetensors").is_file()
     assert len(checkpoints(trained / "runs/t")) == 1
     board = EventAccumulator(str(trained / "runs/t/tb")).Reload()
-    shown = board.Tensors("config/text_summary")[0].tensor_proto.string_val[0].decode("utf-8")
+    shown = board.Tensors("run/config/text_summary")[0].tensor_proto.string_val[0].decode("utf-8")
     config = (trained / "runs/t/task.yaml").read_text("utf-8")
     assert shown == "\n".join(f"    {line}" for line in config.splitlines())
     for kind in ("train", "heldout"):

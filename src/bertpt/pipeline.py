@@ -56,11 +56,7 @@ class Summary:
         """Everything as lines of text, and what to type next."""
         lines = [self.evaluation.table(), "", "Held-out sentences with one word masked:"]
         for sample in self.samples:
-            guesses = ", ".join(
-                f"{token} {share:.0%}"
-                for token, share in zip(sample.filled.tokens, sample.filled.probabilities, strict=True)
-            )
-            lines += [f"  {sample.text}", f"    model: {guesses}; original: {sample.original}"]
+            lines += [f"  {sample.text}", f"    model: {sample.filled.said()}; original: {sample.original}"]
         lines += ["", "Made:"] + [f"  {name:<12}{path}" for name, path in self.places.items()]
         run = self.places["run"]
         python = Path(sys.executable)

@@ -88,5 +88,5 @@ def onnx(
     """Write encoder and masked-word model as ONNX graphs, and compare what onnxruntime computes."""
     from bertpt.interop.export_onnx import export_onnx
 
-    done = export_onnx(source, out, overwrite=overwrite, say=options.sayer(quiet))
+    done = export_onnx(source, out, overwrite=overwrite, say=options.sayer(quiet), progress=not quiet)
     typer.echo(json.dumps(dataclasses.asdict(done), default=str) if as_json else "\n".join(done.lines()))

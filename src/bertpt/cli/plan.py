@@ -41,7 +41,9 @@ def plan(
     """
     from bertpt.train.plan import plan_run
 
-    found = plan_run(options.load(config, overrides, data_dir), gpu=gpu, mfu=mfu, say=options.sayer(quiet))
+    found = plan_run(
+        options.load(config, overrides, data_dir), gpu=gpu, mfu=mfu, say=options.sayer(quiet), progress=not quiet
+    )
     typer.echo(json.dumps(found.as_dict()) if as_json else found.table())
 
 

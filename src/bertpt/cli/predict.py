@@ -81,8 +81,7 @@ def fill_mask(
             if as_json:
                 typer.echo(json.dumps({"text": text, "mask": number, **dataclasses.asdict(filled)}, ensure_ascii=False))
                 continue
-            guesses = zip(filled.tokens, filled.probabilities, strict=True)
-            typer.echo(f"{text} [{number}]: " + ", ".join(f"{token} {share:.1%}" for token, share in guesses))
+            typer.echo(f"{text} [{number}]: {filled.said(digits=1)}")
 
 
 @app.command(

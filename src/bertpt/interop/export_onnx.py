@@ -23,6 +23,7 @@ from bertpt.interop.check import largest_difference, outputs, sample_rows
 from bertpt.interop.import_ import refuse_taken
 from bertpt.interop.padded import PaddedEncoder, PaddedMaskedWords
 from bertpt.interop.pretrained import build, load_pretrained
+from bertpt.progress import Progress
 from bertpt.progress import say as say_line
 
 OPSET = 20  # the first with a GELU of its own
@@ -46,7 +47,12 @@ class ExportedGraphs:
 
 
 def export_onnx(
-    source: Path, out: Path, *, overwrite: bool = False, say: Callable[[str], None] = say_line
+    source: Path,
+    out: Path,
+    *,
+    overwrite: bool = False,
+    say: Callable[[str], None] = say_line,
+    progress: bool = True,
 ) -> ExportedGraphs:
     """Write ``encoder.onnx`` and, with an MLM head, ``mlm.onnx``, beside the tokenizer's files.
 
@@ -55,6 +61,7 @@ def export_onnx(
         out: the directory to make.
         overwrite: replace an export that is there.
         say: gets a line on what goes on.
+        progress: show progress on stderr.
 
     Raises:
         RequestError: there is no model at ``source``, ``out`` is taken, or the packages are not installed.
@@ -77,10 +84,13 @@ def export_onnx(
     rows = sample_rows(pretrained)
     expected = outputs(pretrained, rows)
     with staged_directory(out) as aside:
-        for name, (graph, names) in graphs.items():
-            say(f"{name}: tracing")
-            _trace(graph, names, aside / name, rows)
-        differences = {name: _check(aside / name, name, rows, expected) for name in graphs}
+        differences = {}
+        with Progress("export onnx", unit="graphs", total=len(graphs), shown=progress) as shown:
+            for name, (graph, names) in graphs.items():
+                shown.note(f"{name}: tracing", say)
+                _trace(graph, names, aside / name, rows)
+                differences[name] = _check(aside / name, name, rows, expected)
+                shown.add()
         positions = pretrained.model.max_position_embeddings
         wordpiece.save(aside, pretrained.tokens, pretrained.normalising, max_length=positions)
         settings = {"opset": OPSET, "outputs": {name: names for name, (_, names) in graphs.items()}}

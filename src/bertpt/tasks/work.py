@@ -133,7 +133,7 @@ class FineTuning:
 
     def introduce(self, board: Board) -> None:
         """The configuration of the run."""
-        board.text("config", code((self.directory / CONFIG).read_text(encoding="utf-8")))
+        board.text("run/config", code((self.directory / CONFIG).read_text(encoding="utf-8")))
 
     def show(self, board: Board, step: int) -> None:
         """The scores say it all."""

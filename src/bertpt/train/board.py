@@ -3,7 +3,8 @@
 ``tb/`` holds one TensorBoard run for each line of a chart, since lines of one tag share axes: ``train``, ``heldout``,
 and the constant ones ``unigram`` and ``chance``. What belongs to all of them (configuration, corpus, graph,
 hyper-parameters, the layout of the custom charts) lies in ``tb/`` itself. Tags are grouped so that the alphabet, by
-which TensorBoard orders them, puts losses and accuracies first.
+which TensorBoard orders them, puts losses and accuracies first, and among the texts, of which it opens two groups,
+the sentences before the long configuration.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ def introduce(board: Board, config: Config, store: TokenStore, majority: float |
         store: what it is trained on.
         majority: share of the commoner label among the held-out pairs; ``None`` without pairs.
     """
-    board.text("config", code(as_yaml(config)))
-    board.text("corpus", corpus_table(store))
+    board.text("run/config", code(as_yaml(config)))
+    board.text("run/corpus", corpus_table(store))
     board.layout()
     if not board.start:
         board.graph(traced(config, store.vocab_size))
@@ -88,15 +88,5 @@ def corpus_table(store: TokenStore) -> str:
 
 def samples_table(samples: Sequence[Sample]) -> str:
     """Sentences, the word behind [MASK] and the model's guesses, in Markdown."""
-    rows = [
-        [
-            sample.text,
-            sample.original,
-            ", ".join(
-                f"{token} {share:.0%}"
-                for token, share in zip(sample.filled.tokens, sample.filled.probabilities, strict=True)
-            ),
-        ]
-        for sample in samples
-    ]
+    rows = [[sample.text, sample.original, sample.filled.said()] for sample in samples]
     return table(["held-out sentence", "the word", "the model's guesses"], rows)

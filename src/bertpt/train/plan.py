@@ -22,6 +22,7 @@ from bertpt.data.locate import store_dir
 from bertpt.data.store import TokenStore
 from bertpt.errors import RequestError
 from bertpt.model.pretraining import BertForPreTraining
+from bertpt.progress import Progress
 from bertpt.progress import say as say_line
 from bertpt.train.cost import DEVICES, find_device, parameters_by_part, training_flops
 from bertpt.train.microbatch import random_rows
@@ -92,7 +93,12 @@ class RunPlan:
 
 
 def plan_run(
-    config: Config, *, gpu: str | None = None, mfu: float = 0.4, say: Callable[[str], None] = say_line
+    config: Config,
+    *,
+    gpu: str | None = None,
+    mfu: float = 0.4,
+    say: Callable[[str], None] = say_line,
+    progress: bool = True,
 ) -> RunPlan:
     """Parameters, operations, memory, disk, speed and hours of a configuration.
 
@@ -101,6 +107,7 @@ def plan_run(
         gpu: a device of the table, in place of a calibration of a few updates on this machine.
         mfu: share of the device's speed that is assumed with ``gpu``.
         say: gets lines for people.
+        progress: show progress on stderr.
 
     Raises:
         RequestError: no such device in the table.
@@ -134,13 +141,15 @@ def plan_run(
         basis = f"{TURNS} updates of each phase on this machine" + ("" if store else ", on random rows")
         say(f"{config.name}: measuring {basis}")
         model.to(place)
-        for phase in config.train.phases:
-            batch = _rows(config, phase, store, vocab_size, GPU_ROWS if is_gpu else CPU_ROWS)
-            scale = phase.batch_size / batch.rows
-            found = _measure(config, model, batch)
-            seconds = scale * found.micro_seconds + found.update_seconds
-            free = _memory(place) - sum(memory.values())
-            phases.append(_phase(phase, batch, scale * _flops(config, batch, vocab_size), seconds, found, free))
+        turns = len(config.train.phases) * (1 + 3 * TURNS)
+        with Progress("plan", unit="micro-batches", total=turns, shown=progress) as shown:
+            for phase in config.train.phases:
+                batch = _rows(config, phase, store, vocab_size, GPU_ROWS if is_gpu else CPU_ROWS)
+                scale = phase.batch_size / batch.rows
+                found = _measure(config, model, batch, shown)
+                seconds = scale * found.micro_seconds + found.update_seconds
+                free = _memory(place) - sum(memory.values())
+                phases.append(_phase(phase, batch, scale * _flops(config, batch, vocab_size), seconds, found, free))
     return RunPlan(
         name=config.name,
         device=device,
@@ -221,7 +230,7 @@ def _rows(config: Config, phase: Phase, store: TokenStore | None, vocab_size: in
     return random_rows(rows, length, vocab_size, rate=config.masking.rate, pairs=config.pairs.rule != "none")
 
 
-def _measure(config: Config, model: BertForPreTraining, host: Batch) -> _Measured:
+def _measure(config: Config, model: BertForPreTraining, host: Batch, progress: Progress) -> _Measured:
     """Run a few updates of one and of two micro-batches; the rate is too small to change the weights."""
     device = next(model.parameters()).device
     batch = host.to(device)
@@ -244,7 +253,9 @@ def _measure(config: Config, model: BertForPreTraining, host: Batch) -> _Measure
         )
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        return time.perf_counter() - begun
+        seconds = time.perf_counter() - begun
+        progress.add(parts)
+        return seconds
 
     fewer = host.rows // 2  # what does not grow with the rows (a gradient of the vocabulary) is not counted to them
     kept = _kept_bytes(model, batch, precision)

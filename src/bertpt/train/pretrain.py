@@ -256,7 +256,8 @@ class PreTraining:
             positions = self.config.model.max_position_embeddings
             found = masked_sentences(tokenizer, self.store, count=_SENTENCES, positions=positions)
             self._sentences = list(found)
-        board.heldout_text("samples", samples_table(fill(self.model, tokenizer, self._sentences, top=_TOP)), step)
+        samples = fill(self.model, tokenizer, self._sentences, top=_TOP)
+        board.heldout_text("heldout/sentences", samples_table(samples), step)
 
     def state(self, step: int) -> dict[str, Any]:
         """Rows before each epoch of each phase so far, and the facts by which the weights can be read."""
