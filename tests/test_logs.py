@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,8 @@ from bertpt.train.logs import MetricsLog, read_metrics
 from bertpt.train.pretrain import pretrain
 
 
-def board(run: Path, tag: str) -> list[tuple[int, float]]:
-    events = EventAccumulator(str(run / "tb" / "train"), size_guidance={"scalars": 0})
+def board(run: Path, tag: str, kind: str = "train") -> list[tuple[int, float]]:
+    events = EventAccumulator(str(run / "tb" / kind), size_guidance={"scalars": 0})
     events.Reload()
     return [(event.step, event.value) for event in events.Scalars(tag)]
 
@@ -26,9 +27,24 @@ def test_steps_after_the_checkpoint_are_logged_once_though_they_come_again(tmp_p
         with MetricsLog(tmp_path, start, 14) as log:
             for step in range(start + 1, end + 1):
                 log.write("train", step, {"mlm_loss": value})
+        time.sleep(1.1)  # TensorBoard orders files by the second
     wanted = [(step, 1.0 if step <= 5 else 3.0 if step <= 7 else 4.0) for step in range(1, 15)]
     assert [(entry["step"], entry["mlm_loss"]) for entry in read_metrics(tmp_path / "metrics.jsonl")] == wanted
     assert board(tmp_path, "learning/mlm_loss") == wanted
+
+
+def test_an_evaluation_that_was_logged_before_a_kill_and_comes_again_stands_once(tmp_path: Path) -> None:
+    """A signal put it off, the next start made it, and was killed before it could save that."""
+    for again, value in ((False, 1.0), (True, 2.0), (True, 3.0)):
+        with MetricsLog(tmp_path, 4 if again else 0, 9, again=again) as log:
+            if not again:
+                log.write("train", 4, {"mlm_loss": value})
+            log.write("heldout", 4, {"mlm_loss": value})
+        time.sleep(1.1)  # TensorBoard orders files by the second
+    found = [(entry["kind"], entry["mlm_loss"]) for entry in read_metrics(tmp_path / "metrics.jsonl")]
+    assert found == [("train", 1.0), ("heldout", 3.0)]
+    assert board(tmp_path, "learning/mlm_loss") == [(4, 1.0)]
+    assert board(tmp_path, "learning/mlm_loss", "heldout") == [(4, 3.0)]
 
 
 def test_a_number_that_is_none_is_seen_as_such(tmp_path: Path) -> None:

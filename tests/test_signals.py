@@ -184,6 +184,25 @@ def test_a_signal_that_is_lost_in_a_finaliser_is_raised_by_the_next_unit() -> No
             progress.add()
 
 
+@pytest.mark.parametrize("error", [ValueError("no shape"), RequestError("weights.bin: damaged"), None], ids=repr)
+def test_a_signal_that_a_library_makes_another_fault_of_is_a_wish_to_stop(
+    error: Exception | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``torch.tensor`` of a storage passes over what is raised while it asks for the shape, and raises its own."""
+
+    def work(**_: Any) -> None:
+        try:
+            if error is not None:
+                signal.raise_signal(signal.SIGTERM)
+        finally:
+            raise error or ValueError("of its own")
+
+    monkeypatch.setattr("bertpt.cli.main.app", work)
+    assert program(["import"]) == (3 if error else 1)
+    said = capsys.readouterr().err
+    assert ("stopped by SIGTERM; the same command goes on" in said) == (error is not None)
+
+
 def test_later_signals_are_passed_over_but_another_ctrl_c_is_not() -> None:
     with signals.StopFlag() as stop:
         for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGUSR1):

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from types import FrameType, TracebackType
 from typing import Any
 
-from bertpt.errors import RequestError
+from bertpt.errors import RequestError, Stopped, Told
 
 # SIGALRM is that of ``time_limit``.
 _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGALRM") if hasattr(signal, name)]
@@ -102,6 +102,11 @@ def answered() -> Iterator[None]:
 def received() -> str | None:
     """What asked the program to stop."""
     return None if _watch is None else _watch.received
+
+
+def lost_as(error: BaseException) -> bool:
+    """Whether ``error`` is what a library made of :class:`Interrupted`, in whose C code the handler happened to run."""
+    return _watch is not None and _watch.raised and not isinstance(error, Stopped | Told | KeyboardInterrupt)
 
 
 def ignore() -> None:

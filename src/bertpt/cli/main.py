@@ -112,6 +112,8 @@ def _run(arguments: Sequence[str] | None) -> int:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a panic in a Rust library is no Exception
+        if signals.lost_as(error):
+            raise KeyboardInterrupt from error
         if options.debugging():
             traceback.print_exc()
         return _report(error)

@@ -101,17 +101,18 @@ class Board:
         directory: ``tb/`` of the run. What it holds of a run that begins (anew) is removed.
         start: the update that the run goes on from: what was written of later ones was before a kill, and comes again.
         total: updates of the whole run.
+        again: so does the evaluation after ``start``.
     """
 
-    def __init__(self, directory: Path, start: int, total: int) -> None:
+    def __init__(self, directory: Path, start: int, total: int, *, again: bool = False) -> None:
         self.directory, self.start, self.total = directory, start, total
         self._writers: dict[str, SummaryWriter] = {}
         if not start:
             shutil.rmtree(directory, ignore_errors=True)
         # What is said of the whole run is said at every start, at the step of the start.
         self._open("", start)
-        for kind in (TRAIN, HELDOUT):
-            self._open(kind, start + 1)
+        self._open(TRAIN, start + 1)
+        self._open(HELDOUT, start + 1 - again)
 
     def _open(self, kind: str, purge: int) -> SummaryWriter:
         from torch.utils.tensorboard import SummaryWriter  # slow, and only who trains needs it

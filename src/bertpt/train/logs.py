@@ -11,7 +11,7 @@ from typing import Any
 
 from bertpt.errors import BertptError, RequestError
 from bertpt.files import named_write_faults, write_file
-from bertpt.train.board import Board, faults
+from bertpt.train.board import HELDOUT, Board, faults
 
 
 class MetricsLog:
@@ -22,19 +22,21 @@ class MetricsLog:
     Args:
         run: its directory.
         start: the update that it goes on from; total: updates of the whole run.
+        again: the evaluation after ``start`` is still to be made: one that was logged before a kill comes again.
     """
 
-    def __init__(self, run: Path, start: int, total: int) -> None:
+    def __init__(self, run: Path, start: int, total: int, *, again: bool = False) -> None:
         self.path = run / "metrics.jsonl"
-        self._drop_from(start)
+        self._drop_from(start, again)
         with named_write_faults(self.path):
             self._file = self.path.open("a", encoding="utf-8")
-        self.board = Board(run / "tb", start, total)
+        self.board = Board(run / "tb", start, total, again=again)
 
-    def _drop_from(self, start: int) -> None:
+    def _drop_from(self, start: int, again: bool) -> None:
         if not self.path.is_file():
             return
-        kept = [entry for entry in read_metrics(self.path) if entry["step"] <= start]
+        last = {HELDOUT: start - again}
+        kept = [entry for entry in read_metrics(self.path) if entry["step"] <= last.get(entry["kind"], start)]
         write_file(self.path, "".join(json.dumps(entry) + "\n" for entry in kept))
 
     def write(self, kind: str, step: int, values: Mapping[str, float]) -> None:

@@ -205,7 +205,8 @@ class Loop:
         """The log, of the first process."""
         if not self.ranks.is_main:
             return nullcontext()
-        return MetricsLog(self.directory, self.position.step, self.work.total)
+        position = self.position
+        return MetricsLog(self.directory, position.step, self.work.total, again=position.evaluation_due)
 
     @contextmanager
     def _written(self) -> Iterator[None]:
