@@ -239,7 +239,9 @@ def test_what_is_wrong_is_said_once_and_ends_all(tiny: Tiny, train: Train, serve
         ([*base, "--dry-run"], "--dry-run: works in one process"),
         (["eval", "x"], "bertpt eval: works in one process, and WORLD_SIZE is 2"),
     ):
-        assert server.run(tmp_path, command, ranks=2)["codes"] == [2, 2], server.said()
+        codes = server.run(tmp_path, command, ranks=2)["codes"]
+        # The other is asked to stop by the launcher soon after the first has ended, and may not have come so far.
+        assert codes in ([2, 2], [2, 3], [2, -signal.SIGTERM]), server.said()
         assert len(told(server)) == 1, server.said()
         assert line in told(server)[0]
     assert server.run(tmp_path, base, ranks=2)["codes"] == [2, 2]

@@ -54,13 +54,16 @@ def _root(
 def _refuse_several(command: str) -> None:
     """Only ``pretrain`` is made for several processes; the others would do all their work several times, at once."""
     world = of_environment()
-    if world.size > 1 and world.rank == 0:
+    if world.size == 1:
+        return
+    # They come together, so that it is said once: launchers stop all as soon as the first ends.
+    from bertpt.train.ranks import joined
+
+    with joined():
         raise RequestError(
             f"bertpt {command}: works in one process, and WORLD_SIZE is {world.size}; start it without torchrun (only"
             " bertpt pretrain takes it)"
         )
-    if world.size > 1:
-        raise Told(RequestError.exit_code)
 
 
 # The commands, in the order of the help. A module of commands imports what is heavy inside its functions.
@@ -96,8 +99,17 @@ def _answered(arguments: Sequence[str] | None) -> int:
         if code != INTERRUPTED:
             return code
         stopped = "interrupted" if (name := signals.received()) is None else f"stopped by {name}"
-        _say(f"{stopped}; the same command goes on from what was finished")
+        if _is_first():
+            _say(f"{stopped}; the same command goes on from what was finished")
         return Stopped.exit_code
+
+
+def _is_first() -> bool:
+    """Whether this is the one of several processes that says what all are told by their launcher."""
+    try:
+        return of_environment().rank == 0
+    except RequestError:
+        return True
 
 
 def _run(arguments: Sequence[str] | None) -> int:
