@@ -26,7 +26,7 @@ def count(record_property: Callable[[str, object], None]) -> Callable[[str, int]
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     figures: Counter[str] = Counter()
-    for report in terminalreporter.getreports(""):
+    for report in terminalreporter.getreports("passed"):
         for name, number in getattr(report, "user_properties", ()):
             if name.startswith("faults: ") and report.when == "call":
                 figures[name.removeprefix("faults: ")] += number
