@@ -230,6 +230,27 @@ def test_a_signal_in_an_evaluation_puts_it_off(
     assert_same_result(pretrain(config, say=quiet).directory, uninterrupted)
 
 
+def test_an_evaluation_that_was_put_off_and_lost_to_a_kill_stands_once(
+    tiny: Tiny, uninterrupted: Path, tmp_path: Path, stop: StopAt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next start makes it and logs it, and is killed before the checkpoint that would say so."""
+    config = tiny.config(tmp_path, train={"eval_every": 5})
+    stop.during_evaluation(2)
+    with pytest.raises(Stopped):
+        pretrain(config, say=quiet)
+    stop.never()
+
+    def killed(*_: Any) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Loop, "_save_and_leave", killed)
+        with pytest.raises(MemoryError):
+            pretrain(config, say=quiet)
+    assert metrics(tmp_path / "tiny-run")[-1]["kind"] == "heldout"
+    assert_same_result(pretrain(config, say=quiet).directory, uninterrupted)
+
+
 def test_a_signal_in_the_last_evaluation_leaves_it_to_the_next_call(
     tiny: Tiny, uninterrupted: Path, tmp_path: Path, stop: StopAt
 ) -> None:

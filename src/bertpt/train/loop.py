@@ -178,9 +178,7 @@ class Loop:
         with (
             _subnormals_flushed(),
             _tf32(self.settings.tf32),
-            MetricsLog(self.directory, self.position.step, self.work.total)
-            if self.ranks.is_main
-            else nullcontext() as log,
+            self._open_log() as log,
             StopFlag() as stop,
             Progress(
                 what,
