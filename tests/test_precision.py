@@ -22,6 +22,7 @@ from bertpt.config import validate
 from bertpt.errors import BertptError, RequestError, Stopped
 from bertpt.model.pretraining import BertForPreTraining
 from bertpt.train import loop, pretrain
+from bertpt.train.doctor.diagnosis import examine
 from bertpt.train.evaluation import evaluate_run
 from bertpt.train.pretrain import choose_precision, pretraining_counts, pretraining_objective, scoring_precision
 from bertpt.train.step import Totals, train_step
@@ -212,6 +213,7 @@ def test_a_model_of_fp16_is_scored_on_a_cpu_in_fp32(tiny: Tiny, tmp_path: Path) 
     (run / "config.yaml").write_text(config.replace("device: cpu", "device: auto"))
     assert "fp16" in config
     assert evaluate_run(run, say=quiet).scores == scores
+    assert examine(run).attention.dtype == "float32"  # bertpt doctor looks at it there as well
 
 
 @pytest.mark.parametrize("wanted", [True, False])

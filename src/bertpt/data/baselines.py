@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertpt.data.store import Tokens
+from bertpt.data.store import Tokens, TokenStore
 
 I64 = NDArray[np.int64]
 
@@ -18,6 +18,11 @@ def unigram_probabilities(counts: I64, special_ids: I64) -> NDArray[np.float64]:
     smoothed[special_ids] = 0
     smoothed /= smoothed.sum()
     return smoothed
+
+
+def store_unigrams(store: TokenStore) -> NDArray[np.float64]:
+    """:func:`unigram_probabilities` of the training text of a store."""
+    return unigram_probabilities(np.asarray(store.unigram), np.array(sorted(store.special_ids.values())))
 
 
 def unigram_entropy(probabilities: NDArray[np.float64]) -> float:

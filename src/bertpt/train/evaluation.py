@@ -108,9 +108,7 @@ def compare(store: TokenStore, predictions: Predictions, rule: str) -> tuple[dic
     Halves in order or swapped (``rule: order``) are of one document: their sources tell nothing, their lengths might.
     """
     tokens, labels = store.heldout, predictions.labels
-    probabilities = baselines.unigram_probabilities(
-        np.asarray(store.unigram), np.array(sorted(store.special_ids.values()))
-    )
+    probabilities = baselines.store_unigrams(store)
     document_loss, share = baselines.document_count_loss(
         tokens, predictions.rows, predictions.predictions_per_row, predictions.in_second, labels, probabilities
     )

@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
 from bertpt.config import Config, as_yaml
-from bertpt.data.baselines import unigram_entropy, unigram_probabilities
+from bertpt.data.baselines import store_unigrams, unigram_entropy
 from bertpt.data.store import SPLITS, TokenStore
 from bertpt.train.board import HELDOUT, TRAIN, Board, code, table
 from bertpt.train.graph import traced
@@ -32,10 +30,9 @@ def introduce(board: Board, config: Config, store: TokenStore, majority: float |
     pairs = [] if majority is None else [(HELDOUT, "nsp_accuracy")]
     shown = [(HELDOUT, "mlm_loss"), (HELDOUT, "mlm_accuracy"), *pairs, (TRAIN, "tokens_per_second")]
     board.hyperparameters(hyperparameters(config, store), shown)
-    special = np.array(sorted(store.special_ids.values()))
-    shares = unigram_probabilities(np.asarray(store.unigram), special)
+    shares = store_unigrams(store)
     board.constants("unigram", {"mlm_loss": unigram_entropy(shares), "mlm_accuracy": float(shares.max())})
-    words = len(shares) - len(special)
+    words = len(shares) - len(store.special_ids)
     chance = {"mlm_loss": math.log(words), "mlm_accuracy": 1 / words}
     board.constants(
         "chance", chance if majority is None else chance | {"nsp_loss": math.log(2), "nsp_accuracy": majority}

@@ -15,14 +15,14 @@ import torch
 
 from bertpt.batch import Batch
 from bertpt.config import Config, plain
-from bertpt.data.baselines import unigram_entropy, unigram_probabilities
+from bertpt.data.baselines import store_unigrams, unigram_entropy
 from bertpt.data.loader import BatchStream
 from bertpt.data.locate import finished_store, tokenizer_dir, trained_store
 from bertpt.data.mixture import mixture_of
 from bertpt.data.paircheck import check_pairs
 from bertpt.data.plan import pair_labels
 from bertpt.data.store import TokenStore
-from bertpt.data.wordpiece import load_tokenizer
+from bertpt.data.wordpiece import WordPieceTokenizer, load_tokenizer
 from bertpt.data.workers import processors
 from bertpt.errors import BertptError, RequestError
 from bertpt.files import check_hashes
@@ -146,7 +146,7 @@ class PreTraining:
         self._progress = progress
         self.best: dict[str, float] | None = None
         self.watch: Callable[[int, Mapping[str, float]], None] = lambda step, scores: None
-        self._sentences: list[Masked] | None = None
+        self._samples: tuple[WordPieceTokenizer, list[Masked]] | None = None
 
     objective = staticmethod(pretraining_objective)
     count_terms = staticmethod(pretraining_counts)
@@ -251,12 +251,12 @@ class PreTraining:
 
     def show(self, board: Board, step: int) -> None:
         """What the model says of fixed held-out sentences."""
-        tokenizer = load_tokenizer(self.run.tokenizer)
-        if self._sentences is None:
-            positions = self.config.model.max_position_embeddings
+        if self._samples is None:
+            tokenizer, positions = load_tokenizer(self.run.tokenizer), self.config.model.max_position_embeddings
             found = masked_sentences(tokenizer, self.store, count=_SENTENCES, positions=positions)
-            self._sentences = list(found)
-        samples = fill(self.model, tokenizer, self._sentences, top=_TOP)
+            self._samples = tokenizer, list(found)
+        tokenizer, sentences = self._samples
+        samples = fill(self.model, tokenizer, sentences, top=_TOP)
         board.heldout_text("heldout/sentences", samples_table(samples), step)
 
     def state(self, step: int) -> dict[str, Any]:
@@ -401,8 +401,7 @@ def _train(
     if loop.finished:
         say(f"{run.directory}: finished ({work.total} updates); nothing to do")
         return
-    special = torch.tensor(sorted(store.special_ids.values())).numpy()
-    entropy = unigram_entropy(unigram_probabilities(store.unigram, special))
+    entropy = unigram_entropy(store_unigrams(store))
     several = f" in {ranks.size} processes" if ranks.size > 1 else ""
     say(
         f"{run.directory}: {sum(p.numel() for p in work.model.parameters()):,} parameters on {device}{several},"

@@ -11,7 +11,7 @@ from typing import Any
 from bertpt.train.doctor.attention import AttentionCheck, check_attention
 from bertpt.train.doctor.evidence import Evidence, read_evidence
 from bertpt.train.doctor.rules import Finding, diagnose
-from bertpt.train.pretrain import choose_device, choose_precision
+from bertpt.train.pretrain import choose_device, scoring_precision
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def examine(directory: Path, *, data_dir: Path | None = None) -> Diagnosis:
     evidence = read_evidence(directory, data_dir)
     config = evidence.config
     device = choose_device(config.train.device)
-    precision = choose_precision(config.train.precision, device)
+    precision = scoring_precision(config.train.precision, device)
     attention = check_attention(config.model, device, precision, max(phase.length for phase in config.train.phases))
     found = diagnose(evidence)
     if not attention.passed:

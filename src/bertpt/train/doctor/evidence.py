@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from bertpt.config import Config, plain, validate
-from bertpt.data.baselines import unigram_entropy, unigram_probabilities
+from bertpt.data.baselines import store_unigrams, unigram_entropy
 from bertpt.data.locate import documents_dir, trained_store
 from bertpt.data.store import TokenStore
 from bertpt.errors import RequestError
@@ -44,12 +44,11 @@ class TextFacts:
     def of(cls, store: TokenStore, config: Config) -> TextFacts:
         """From a token store, and the manifest of its documents where that is."""
         counts = np.asarray(store.unigram)
-        special = np.array(sorted(store.special_ids.values()))
         copies, lines = _repeats(config)
         return cls(
             vocab_size=store.vocab_size,
             tokens=len(store.train.ids),
-            entropy=unigram_entropy(unigram_probabilities(counts, special)),
+            entropy=unigram_entropy(store_unigrams(store)),
             unknown_share=float(counts[store.special_ids["unk"]] / max(counts.sum(), 1)),
             copies_share=copies,
             repeated_lines_share=lines,
