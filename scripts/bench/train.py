@@ -5,13 +5,18 @@ vocabulary 30,522, length 128, batch 32 (Base 8). The reference pads to the long
 Figures are medians over the turns; tokens are those that are not padding. The bound is the time of the step's matrix
 products alone (forward and backward) on the packed rows, those of attention included.
 
-Usage: python scripts/bench/train.py [--sizes tiny,mini,small,base] [--turns N] [--json FILE]
+Size base-512 (not in the default) is another question: rows of up to 512 tokens as long as documents are, with and
+without padding. The ceiling is 1/fill; our own step on rows filled up to 512 with tokens that count is the reference,
+which is the most favourable padding there can be, for it needs no mask.
+
+Usage: python scripts/bench/train.py [--sizes tiny,mini,small,base,base-512] [--turns N] [--json FILE]
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import platform
 import statistics
 import time
@@ -19,6 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -38,6 +44,7 @@ SIZES = {
     "small": (4, 512, 8, 32, 2, 5),
     "base": (12, 768, 12, 8, 2, 5),
 }
+DOCUMENTS = "base-512"
 
 
 def make_rows(batch_size: int, count: int, length: int = LENGTH, vocab_size: int = VOCAB) -> list[Batch]:
@@ -48,17 +55,24 @@ def make_rows(batch_size: int, count: int, length: int = LENGTH, vocab_size: int
         lengths = torch.randint(length - length // 12, length + 1, (batch_size,), generator=generator)
         short = torch.rand(batch_size, generator=generator) < 0.1
         lengths = torch.where(short, torch.randint(8, length + 1, (batch_size,), generator=generator), lengths)
-        ids = torch.randint(5, vocab_size, (int(lengths.sum()),), generator=generator)
-        types = torch.cat([(torch.arange(n) > n // 2).long() for n in lengths.tolist()])
-        chosen = (torch.rand(len(ids), generator=generator) < 0.15).nonzero()[:, 0]
-        labels = torch.randint(5, vocab_size, (len(chosen),), generator=generator)
-        next_label = torch.randint(0, 2, (batch_size,), generator=generator)
-        batches.append(
-            Batch.from_lengths(
-                ids, types, lengths, masked_positions=chosen, masked_labels=labels, next_sentence_label=next_label
-            )
-        )
+        batches.append(random_batch(lengths, vocab_size, generator))
     return batches
+
+
+def random_batch(
+    lengths: Tensor, vocab_size: int = VOCAB, generator: torch.Generator | None = None, predictions: int | None = None
+) -> Batch:
+    """Random tokens in rows of these lengths; 15% of them predicted, or exactly ``predictions``."""
+    generator = generator or torch.Generator().manual_seed(0)
+    ids = torch.randint(5, vocab_size, (int(lengths.sum()),), generator=generator)
+    types = torch.cat([(torch.arange(n) > n // 2).long() for n in lengths.tolist()])
+    draws = torch.rand(len(ids), generator=generator)
+    chosen = (draws < 0.15).nonzero()[:, 0] if predictions is None else draws.argsort()[:predictions].sort().values
+    labels = torch.randint(5, vocab_size, (len(chosen),), generator=generator)
+    next_label = torch.randint(0, 2, (len(lengths),), generator=generator)
+    return Batch.from_lengths(
+        ids, types, lengths, masked_positions=chosen, masked_labels=labels, next_sentence_label=next_label
+    )
 
 
 def ours(
@@ -202,6 +216,50 @@ def measure(size: str, turns: int) -> dict[str, Any]:
     }
 
 
+def document_rows(rows: int, count: int, length: int) -> list[Batch]:
+    """Batches of rows as long as documents are, 490 tokens in the mean (lognormal, sigma 1), cut at ``length``."""
+    rng = np.random.default_rng(0)
+    drawn = rng.lognormal(math.log(490) - 0.5, 1.0, (count, rows)).astype(np.int64)
+    return [random_batch(torch.from_numpy(lengths.clip(8, length))) for lengths in drawn]
+
+
+def measure_documents(turns: int, length: int = 512, rows: int = 8, updates: int = 2) -> dict[str, Any]:
+    """Base on rows as long as documents: without padding, with padding, and transformers' with padding."""
+    layers, width, heads, *_ = SIZES["base"]
+    config = Model(hidden_size=width, num_hidden_layers=layers, num_attention_heads=heads)
+    packed = document_rows(rows, updates, length)
+    tokens, grid = sum(batch.tokens for batch in packed), updates * rows * length
+    share = tokens / grid
+    # As many predictions in both: those at padding would not be made.
+    full = [random_batch(torch.full((rows,), length), predictions=batch.predictions) for batch in packed]
+    step = ours(config)[1]
+    contenders = {"without padding": (step, packed), "with padding": (step, full)}
+    contenders["transformers, with padding"] = (reference(config), packed)
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    say(f"{DOCUMENTS}: warming up")
+    for step, batches in contenders.values():
+        step(batches[0])
+    for turn in range(turns):
+        for name, (step, batches) in contenders.items():
+            begun = time.perf_counter()
+            for batch in batches:
+                step(batch)
+            seconds[name].append(time.perf_counter() - begun)
+        last = ", ".join(f"{name} {tokens / values[-1]:,.0f}" for name, values in seconds.items())
+        say(f"{DOCUMENTS}: turn {turn + 1} of {turns}, tokens/s: {last}")
+    gain = statistics.median(paired(seconds["with padding"], seconds["without padding"]))
+    return {
+        "size": DOCUMENTS,
+        "fill": share,
+        "tokens_per_s": tokens / statistics.median(seconds["without padding"]),
+        "padded_tokens_per_s": tokens / statistics.median(seconds["with padding"]),
+        "transformers_tokens_per_s": tokens / statistics.median(seconds["transformers, with padding"]),
+        "ratio": statistics.median(paired(seconds["transformers, with padding"], seconds["without padding"])),
+        "gain": gain,
+        "ceiling_share": gain * share,
+    }
+
+
 def paired(above: list[float], below: list[float]) -> list[float]:
     """Ratios within each turn: what slows the machine down for a while slows both."""
     return [a / b for a, b in zip(above, below, strict=True)]
@@ -210,15 +268,17 @@ def paired(above: list[float], below: list[float]) -> list[float]:
 def sizes(text: str) -> list[str]:
     """The names of ``--sizes``."""
     names = text.split(",")
-    if unknown := [name for name in names if name not in SIZES]:
-        raise argparse.ArgumentTypeError(f"unknown: {', '.join(unknown)}; choose from {','.join(SIZES)}")
+    if unknown := [name for name in names if name not in (*SIZES, DOCUMENTS)]:
+        raise argparse.ArgumentTypeError(f"unknown: {', '.join(unknown)}; choose from {','.join(SIZES)},{DOCUMENTS}")
     return names
 
 
 def main() -> None:
     """Measure and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", type=sizes, default=list(SIZES), metavar="NAMES", help="tiny,mini,small,base")
+    parser.add_argument(
+        "--sizes", type=sizes, default=list(SIZES), metavar="NAMES", help="tiny,mini,small,base,base-512"
+    )
     parser.add_argument("--turns", type=int, help="of each size; default: 7 for tiny, 5 for the others")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write one record per size")
     arguments = parser.parse_args()
@@ -227,10 +287,22 @@ def main() -> None:
     print(f"{'size':8}{'tokens/s':>12}{'transformers':>14}{'ratio':>8}{'of bound':>10}", flush=True)
     records = []
     for size in arguments.sizes:
-        record = measure(size, arguments.turns or SIZES[size][-1])
+        documents = size == DOCUMENTS
+        record = (
+            measure_documents(arguments.turns or 3) if documents else measure(size, arguments.turns or SIZES[size][-1])
+        )
         records.append(record)
         if arguments.json:  # after each size: what is measured is not lost with a run that is stopped
             arguments.json.write_text(json.dumps(records, indent=2) + "\n", encoding="utf-8")
+        if documents:
+            print(
+                f"{size}, rows {record['fill']:.0%} full: {record['tokens_per_s']:,.0f} tokens/s without padding,"
+                f" {record['padded_tokens_per_s']:,.0f} with, {record['gain']:.2f} times; that is"
+                f" {record['ceiling_share']:.0%} of 1/fill; transformers {record['transformers_tokens_per_s']:,.0f},"
+                f" ratio {record['ratio']:.2f}",
+                flush=True,
+            )
+            continue
         print(
             f"{size:8}{record['tokens_per_s']:>12,.0f}{record['transformers_tokens_per_s']:>14,.0f}"
             f"{record['ratio']:>8.2f}{record['bound_share']:>10.0%}",
