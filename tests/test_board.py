@@ -34,7 +34,7 @@ from bertpt.train.board import Board, escaped, table
 from bertpt.train.breakdown import breakdown, frequency_bands
 from bertpt.train.dynamics import Dynamics, block_of
 from bertpt.train.evaluate import Predictions, predict_heldout
-from bertpt.train.graph import traced
+from bertpt.train.graph import shapes_of, traced
 from bertpt.train.logs import read_metrics
 from bertpt.train.optim import build_optimizer
 from bertpt.train.pretrain import heldout_stream, pretrain
@@ -214,7 +214,7 @@ def test_the_graph_of_any_configuration_is_drawn_without_data(config: str, tmp_p
 
 def test_a_model_without_pairs_has_a_graph_too() -> None:
     config = load_config("tiny", ["pairs.rule=none"])
-    assert len(traced(config, 1000)[0].node) > 20
+    assert len(traced(config, shapes_of(config, 1000))[0].node) > 20
 
 
 def test_the_graph_goes_where_it_disturbs_no_run(tmp_path: Path, capsys: Any) -> None:

@@ -16,12 +16,13 @@ from train_helpers import Tiny, quiet
 from bertpt.config import load_config, validate
 from bertpt.config.schema import Schedule
 from bertpt.errors import RequestError, Stopped
+from bertpt.runs import list_runs
 from bertpt.train import budget, loop
 from bertpt.train.budget import Budget, Clock
 from bertpt.train.checkpoint import checkpoints
 from bertpt.train.plan import plan_run
 from bertpt.train.pretrain import PreTraining, pretrain
-from bertpt.train.schedule import budget_rate, learning_rate
+from bertpt.train.schedule import learning_rate, rate_at
 
 PEAK = 1e-3
 KINDS = ["linear", "cosine", "polynomial", "trapezoid", "inverse_sqrt", "constant"]
@@ -78,6 +79,7 @@ def test_the_rate_falls_to_zero_over_the_time_and_the_update_that_passes_it_is_t
     assert [entry["lr"] for entry in log] == pytest.approx(wanted)
     assert [step for step, _ in checkpoints(run)] == [10]
     assert [entry["step"] for entry in lines(run, "heldout")] == [10]  # evaluated at its end
+    assert [row.state for row in list_runs(tmp_path).rows] == ["finished"]
     said: list[str] = []
     again = pretrain(tiny.config(tmp_path, train=settings()), say=said.append).directory
     assert lines(again) == log
@@ -89,6 +91,7 @@ def test_a_stopped_run_goes_on_where_its_clock_stood(tiny: Tiny, tmp_path: Path,
     time.count, time.stop = 0, 4
     with pytest.raises(Stopped, match="after update 4"):
         pretrain(tiny.config(tmp_path, train=settings()), say=quiet)
+    assert [row.state for row in list_runs(tmp_path).rows if row.name != "whole"] == ["stopped"]
     time.now += 1e6  # nobody trained
     run = pretrain(tiny.config(tmp_path, train=settings()), say=quiet).directory
     assert [entry["lr"] for entry in lines(run)] == [entry["lr"] for entry in lines(whole)]
@@ -130,10 +133,8 @@ def test_steps_stay_the_most_and_the_rate_falls_with_them_where_they_end_first(
 def test_between_updates_the_rate_lies_between_theirs_and_decays_end_at_zero(kind: str) -> None:
     schedule = Schedule(kind=kind, warmup_ratio=0.1)  # type: ignore[arg-type]
     for update in range(100):
-        assert budget_rate(update / 100, 100, schedule, PEAK) == pytest.approx(
-            learning_rate(update, 100, schedule, PEAK)
-        )
-    rates = [budget_rate(share / 1000, 100, schedule, PEAK) for share in range(1201)]
+        assert rate_at(update / 100, 100, schedule, PEAK) == pytest.approx(learning_rate(update, 100, schedule, PEAK))
+    rates = [rate_at(share / 1000, 100, schedule, PEAK) for share in range(1201)]
     assert max(rates) <= PEAK
     assert all(one >= other for one, other in pairwise(rates[100:]))
     ends = {"inverse_sqrt": PEAK * 0.1**0.5, "constant": PEAK}.get(kind, 0.0)
@@ -141,8 +142,9 @@ def test_between_updates_the_rate_lies_between_theirs_and_decays_end_at_zero(kin
 
 
 def test_the_greater_share_counts() -> None:
-    assert Budget(100.0, 10).share(3, 20.0) == 0.3
-    assert Budget(100.0, 10).share(3, 50.0) == 0.5
+    budget = Budget(100.0, 10, lambda step: step / 10)
+    assert budget.share(3, 20.0) == 0.3
+    assert budget.share(3, 50.0) == 0.5
 
 
 def test_a_clock_goes_on_from_what_was_spent(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,11 +17,17 @@ from bertpt.config import load_config
 from bertpt.config.schema import Model
 from bertpt.errors import RequestError
 from bertpt.model.pretraining import BertForPreTraining
+from bertpt.train import plan
 from bertpt.train.cost import find_device, parameters_by_part, training_flops
 from bertpt.train.plan import _duration, plan_run
 from bertpt.train.pretrain import pretraining_objective
 
 SHAPE = Model(hidden_size=32, num_hidden_layers=3, num_attention_heads=2, intermediate_size=80)
+
+
+@pytest.fixture(autouse=True)
+def _short_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "SECONDS", 0.0)
 
 
 def silent(_: str) -> None:

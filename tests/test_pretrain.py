@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from stop_helpers import StopAt
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor
 from train_helpers import MEASURED, Tiny, quiet, signal_group, start, wait_until, write_config
@@ -67,44 +68,6 @@ def uninterrupted(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of a run of 20 updates in two phases, evaluated every 5."""
     runs = tmp_path_factory.mktemp("uninterrupted")
     return pretrain(tiny.config(runs, train={"eval_every": 5}), say=quiet).directory
-
-
-class StopAt:
-    """Stands for ``StopFlag``: a signal comes while update ``step`` (or the evaluation after it) is made."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.monkeypatch = monkeypatch
-
-    def after(self, step: int) -> None:
-        made = loop.train_step
-        count = 0
-
-        def counted(*arguments: Any, **options: Any) -> Tensor:
-            nonlocal count
-            skipped = made(*arguments, **options)
-            count += 1
-            if count == step:
-                os.kill(os.getpid(), signal.SIGTERM)
-            return skipped
-
-        self.monkeypatch.setattr(loop, "train_step", counted)
-
-    def during_evaluation(self, batch: int) -> None:
-        rows = BatchStream.rows
-        count = 0
-
-        def counted(stream: BatchStream, begin: int, size: int) -> Any:
-            nonlocal count
-            if stream.plans.split == "heldout":
-                count += 1
-                if count == batch:
-                    os.kill(os.getpid(), signal.SIGTERM)
-            return rows(stream, begin, size)
-
-        self.monkeypatch.setattr(BatchStream, "rows", counted)
-
-    def never(self) -> None:
-        self.monkeypatch.undo()
 
 
 @pytest.fixture
@@ -396,7 +359,7 @@ def test_workers_work_on_through_the_signals_that_ask_the_program_to_stop(tiny: 
         store, "train", pairs=config.pairs, masking=config.masking, length=32, batch_size=4, seed=0
     )
     before = set(multiprocessing.active_children())
-    batches = stream.batches(0, 20, workers=1)
+    batches = stream.batches(range(20), workers=1)
     (worker,) = set(multiprocessing.active_children()) - before
     first = next(batches)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):

@@ -28,9 +28,10 @@ from bertpt.data.locate import finished_store
 from bertpt.data.store import TokenStore
 from bertpt.errors import RequestError
 from bertpt.model.pretraining import BertForPreTraining
+from bertpt.train.cuts import share
 from bertpt.train.optim import build_optimizer, own_part
 from bertpt.train.pretrain import PreTraining, pretraining_counts
-from bertpt.train.ranks import Ranks, share
+from bertpt.train.ranks import Ranks
 from bertpt.train.rundir import Run
 from bertpt.world import World, of_environment
 

@@ -17,6 +17,7 @@ from bertpt.config import load_config
 from bertpt.config.schema import Model
 from bertpt.model.bert import Layer
 from bertpt.model.pretraining import BertForPreTraining
+from bertpt.train import plan
 from bertpt.train.cost import training_flops
 from bertpt.train.plan import plan_run
 from bertpt.train.pretrain import pretrain, pretraining_objective
@@ -25,6 +26,11 @@ from bertpt.train.step import autocast
 VOCAB = 40
 DROPOUT = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.25}
 LENGTHS = [7, 9, 4, 12]
+
+
+@pytest.fixture(autouse=True)
+def _short_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "SECONDS", 0.0)
 
 
 def batch(lengths: list[int] = LENGTHS) -> Batch:

@@ -74,7 +74,7 @@ def resident_over_epochs(store: TokenStore, folder: Path, workers: int) -> list[
     stream = stream_of(store, 128, 64, cache=folder / "plans")
     ends = [sum(len(stream.plans.epoch(e)) for e in range(n + 1)) // 64 for n in range(3)]
     found = []
-    for index, _ in enumerate(stream.batches(0, ends[-1], workers=workers), 1):
+    for index, _ in enumerate(stream.batches(range(ends[-1]), workers=workers), 1):
         if index in ends:
             found.append(sum(memory(each, "VmRSS") for each in children(os.getpid())) / 2**20)
     return found

@@ -80,7 +80,7 @@ def as_transformers(encoder: Path, work: Path) -> Path:
     if (encoder / "config.json").is_file() and "architectures" in read_json(encoder / "config.json"):
         return encoder
     folder = work / f"{encoder.name}-transformers"
-    return folder if folder.is_dir() else export_hf(encoder, folder, say=quiet).directory
+    return folder if folder.is_dir() else export_hf(encoder, folder, say=quiet, progress=False).directory
 
 
 def run(name: str, variant: str, seed: int, encoder: Path, data: Path, work: Path) -> Record:

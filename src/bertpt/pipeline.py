@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shlex
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -23,6 +21,7 @@ from bertpt.files import fingerprint, read_json, write_json
 from bertpt.interop.continuing import pretrain
 from bertpt.predict.opening import open_model
 from bertpt.progress import say as say_line
+from bertpt.shell import curves, module
 from bertpt.train.checkpoint import checkpoints
 from bertpt.train.evaluation import Evaluation, evaluate_run
 from bertpt.train.rundir import Run, refuse_another, weights_are_gone
@@ -59,17 +58,13 @@ class Summary:
             lines += [f"  {sample.text}", f"    model: {sample.filled.said()}; original: {sample.original}"]
         lines += ["", "Made:"] + [f"  {name:<12}{path}" for name, path in self.places.items()]
         run = self.places["run"]
-        python = Path(sys.executable)
-        if python.is_relative_to(Path.cwd()):
-            python = python.relative_to(Path.cwd())
-        module, place = f"{shlex.quote(str(python))} -m", shlex.quote(str(run))
         text = min((sample.text for sample in self.samples), key=len, default=_EXAMPLE)
         return "\n".join(
             [
                 *lines,
                 "",
-                f"Curves:  {module} tensorboard.main --logdir {place}/tb",
-                f"Try it:  {module} bertpt predict fill-mask {shlex.quote(text)} --model {place}",
+                f"Curves:  {curves(run / 'tb')}",
+                f"Try it:  {module('bertpt', 'predict', 'fill-mask', text, '--model', run)}",
             ]
         )
 
@@ -162,7 +157,10 @@ def _reduced(config: Config, folder: Path) -> Config:
             "min_sentences": 1,
         }
     )
-    phases = [phase.model_copy(update={"steps": 1, "batch_size": 2, "accumulate": 1}) for phase in config.train.phases]
+    phases = [
+        phase.model_copy(update={"steps": 1, "batch_size": 2, "accumulate": 1, "ramp": None})
+        for phase in config.train.phases
+    ]
     schedule = config.train.schedule.model_copy(update={"warmup_steps": 0, "warmup_ratio": 0.0})
     return config.model_copy(
         update={

@@ -90,7 +90,7 @@ def _row(directory: Path) -> RunRow:
     state = STOPPED
     if is_worked_in(directory):
         state = RUNNING
-    elif heldout and total is not None and heldout[-1]["step"] >= total:
+    elif heldout and (heldout[-1]["step"] == total or heldout[-1]["step"] == _end_of_budget(entries)):
         state = FINISHED
     return RunRow(
         directory.name,
@@ -107,6 +107,12 @@ def _opened(directory: Path) -> tuple[Config | FinetuneConfig, list[dict[str, An
     config = open_task_run(directory).config if is_task_run(directory) else open_run(directory).config
     log = directory / "metrics.jsonl"
     return config, read_metrics(log) if log.is_file() else []
+
+
+def _end_of_budget(entries: Sequence[dict[str, Any]]) -> int | None:
+    """The update at which a run's budget of time was over; the last one, whatever ``steps`` says."""
+    last = next((entry for entry in reversed(entries) if entry["kind"] == "train"), None)
+    return int(last["step"]) if last is not None and last.get("budget_share", 0.0) >= 1 else None
 
 
 def _total(config: Config | FinetuneConfig, heldout: Sequence[dict[str, Any]]) -> int | None:

@@ -71,7 +71,7 @@ def hf(
     from bertpt.tasks.rundir import is_task_run
 
     export = export_task if is_task_run(source) else export_hf
-    done = export(source, out, overwrite=overwrite, say=options.sayer(quiet))
+    done = export(source, out, overwrite=overwrite, say=options.sayer(quiet), progress=not quiet)
     typer.echo(json.dumps(dataclasses.asdict(done), default=str) if as_json else "\n".join(done.lines()))
 
 

@@ -65,11 +65,6 @@ def again(
     return shlex.join(words)
 
 
-def curves(directory: Path) -> str:
-    """What to type to look at TensorBoard."""
-    return f"python -m tensorboard.main --logdir {shlex.quote(str(directory))}"
-
-
 def examples(*lines: str) -> str:
     """Text for ``epilog=``: the help keeps its lines as they are."""
     # \b alone on a line tells the help's formatter not to fill the paragraph.

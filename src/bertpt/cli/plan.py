@@ -9,8 +9,13 @@ from typing import Annotated
 import typer
 
 from bertpt.cli import options
+from bertpt.shell import curves
 
-_EXAMPLES = ("bertpt plan --config tiny", "bertpt plan --config base --gpu A100 --mfu 0.4")
+_EXAMPLES = (
+    "bertpt plan --config tiny",
+    "bertpt plan --config base --gpu A100 --mfu 0.4",
+    "bertpt plan --config base --gpu A100 --devices 8",
+)
 _GRAPH = ("bertpt graph --config base", "bertpt graph --config mine.yaml --out graphs/mine")
 
 
@@ -29,6 +34,9 @@ def plan(
     mfu: Annotated[
         float, typer.Option("--mfu", min=0.01, max=1.0, help="With --gpu: share of its speed to reckon with.")
     ] = 0.4,
+    devices: Annotated[
+        int, typer.Option("--devices", min=1, help="How many train together, each with its share of every update.")
+    ] = 1,
     data_dir: options.DataDir = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
@@ -42,7 +50,12 @@ def plan(
     from bertpt.train.plan import plan_run
 
     found = plan_run(
-        options.load(config, overrides, data_dir), gpu=gpu, mfu=mfu, say=options.sayer(quiet), progress=not quiet
+        options.load(config, overrides, data_dir),
+        gpu=gpu,
+        mfu=mfu,
+        devices=devices,
+        say=options.sayer(quiet),
+        progress=not quiet,
     )
     typer.echo(json.dumps(found.as_dict()) if as_json else found.table())
 
@@ -64,7 +77,5 @@ def graph(
 
     configuration = options.load(config, overrides, None, runs_dir)
     drawn = draw_graph(configuration, out or Path(configuration.runs_dir) / "graphs" / configuration.name)
-    options.sayer(quiet)(
-        f"{sum(drawn.parameters.values()):,} parameters; look at it: {options.curves(drawn.directory)}"
-    )
+    options.sayer(quiet)(f"{sum(drawn.parameters.values()):,} parameters; look at it: {curves(drawn.directory)}")
     typer.echo(json.dumps(drawn.as_dict()) if as_json else drawn.directory)

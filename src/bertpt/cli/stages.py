@@ -14,6 +14,7 @@ import typer
 from bertpt import signals
 from bertpt.cli import options
 from bertpt.errors import RequestError
+from bertpt.shell import curves
 from bertpt.world import World, of_environment
 
 if TYPE_CHECKING:
@@ -182,7 +183,7 @@ def pretrain(
         if world.rank == 0:
             typer.echo(json.dumps({"run": str(place)}) if as_json else place)
         say(f"made: {place}: checkpoints/, best/ (the weights of the lowest held-out loss), metrics.jsonl, tb/")
-        say(f"curves: {options.curves(place / 'tb')}")
+        say(f"curves: {curves(place / 'tb')}")
         say(f"next: bertpt eval {shlex.quote(str(place))}")
     return None
 

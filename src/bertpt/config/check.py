@@ -8,7 +8,18 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from bertpt.config.languages import language_code
-from bertpt.config.schema import AnySource, Config, Corpus, FilesSource, HubSource, Masking, Source, WikidumpSource
+from bertpt.config.schema import (
+    AnySource,
+    Config,
+    Corpus,
+    FilesSource,
+    HubSource,
+    Masking,
+    Phase,
+    Ramp,
+    Source,
+    WikidumpSource,
+)
 from bertpt.errors import RequestError
 
 SHOWN = 60  # most characters of a faulty value in a message
@@ -87,6 +98,8 @@ def _train(config: Config) -> Iterator[Impossible]:
                 f"{where}.accumulate: {phase.accumulate} does not divide {where}.batch_size {phase.batch_size};"
                 f" the nearest that does is {nearest}",
             )
+        if phase.ramp is not None:
+            yield from _ramp(where, phase, phase.ramp)
     if config.train.device == "cpu":
         if config.train.precision == "fp16":
             yield Impossible(
@@ -100,10 +113,16 @@ def _train(config: Config) -> Iterator[Impossible]:
             )
     total = sum(phase.steps for phase in phases)
     schedule = config.train.schedule
-    if config.train.budget is not None and schedule.warmup_steps:
+    of = None
+    if config.train.budget is not None:
+        of = "train.budget", "time"
+    elif schedule.over == "tokens":
+        of = "train.schedule.over", "tokens"
+    if of is not None and schedule.warmup_steps:
+        key, measure = of
         yield Impossible(
-            ("train.schedule.warmup_steps", "train.budget"),
-            "train.schedule.warmup_steps: with train.budget the warm-up is a share of the time; set"
+            ("train.schedule.warmup_steps", key),
+            f"train.schedule.warmup_steps: with {key} the warm-up is a share of the {measure}; set"
             " train.schedule.warmup_ratio, and warmup_steps=null",
         )
     elif schedule.warmup_steps is not None and schedule.warmup_steps >= total:
@@ -116,6 +135,23 @@ def _train(config: Config) -> Iterator[Impossible]:
         yield Impossible(
             ("train.schedule.warmup_steps", "train.schedule.warmup_ratio"),
             "train.schedule: warmup_steps and warmup_ratio are both set; remove one",
+        )
+
+
+def _ramp(where: str, phase: Phase, ramp: Ramp) -> Iterator[Impossible]:
+    if phase.batch_size % ramp.batch_size or ramp.batch_size == phase.batch_size:
+        below = (rows for rows in range(1, phase.batch_size) if phase.batch_size % rows == 0)
+        near = min(below, key=lambda rows: abs(rows - ramp.batch_size), default=None)
+        yield Impossible(
+            (f"{where}.ramp.batch_size", f"{where}.batch_size"),
+            f"{where}.ramp.batch_size: {ramp.batch_size} is no divisor below {where}.batch_size {phase.batch_size};"
+            + (" leave ramp out" if near is None else f" the nearest is {near}"),
+        )
+    if ramp.steps >= phase.steps:
+        yield Impossible(
+            (f"{where}.ramp.steps", f"{where}.steps"),
+            f"{where}.ramp.steps: {ramp.steps} must be below {where}.steps {phase.steps}; {max(1, phase.steps // 10)}"
+            " would be a tenth",
         )
 
 

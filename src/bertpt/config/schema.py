@@ -418,6 +418,15 @@ class Model(Section):
 # --- training -------------------------------------------------------------------------------------------------
 
 
+class Ramp(Section):
+    """A batch that grows: cheap updates first, while the gradient says little that is new."""
+
+    batch_size: Positive = Field(description="Rows of the first update; a divisor of the phase's batch_size.")
+    steps: Positive = Field(
+        description="Updates until it has grown to that, by as many rows as it began with, in stages of equal length."
+    )
+
+
 class Phase(Section):
     """A part of the run at one sequence length."""
 
@@ -432,10 +441,33 @@ class Phase(Section):
         " allows, found at the start (on a CPU 1).",
     )
 
+    ramp: Ramp | None = Field(None, description="Smaller updates at the start of the phase.")
+
     @property
     def parts(self) -> int:
-        """Micro-batches of an update; 1 where they are not chosen yet."""
+        """Micro-batches of a full update; 1 where they are not chosen yet."""
         return self.accumulate or 1
+
+    @property
+    def stages(self) -> list[tuple[int, int]]:
+        """Batches of the phase in their order: update (from 0) from which on, and its rows."""
+        if self.ramp is None:
+            return [(0, self.batch_size)]
+        first, steps = self.ramp.batch_size, self.ramp.steps
+        growths = max(1, self.batch_size // first - 1)
+        return [(-(-stage * steps // growths), (stage + 1) * first) for stage in range(self.batch_size // first)]
+
+    def rows(self, step: int) -> int:
+        """Rows of update ``step`` (from 0)."""
+        return next(rows for begin, rows in reversed(self.stages) if step >= begin)
+
+    def rows_before(self, step: int) -> int:
+        """Rows of all updates before update ``step`` (from 0)."""
+        before = 0
+        stages = self.stages
+        for (begin, rows), (end, _) in zip(stages, [*stages[1:], (step, 0)], strict=True):
+            before += rows * max(0, min(step, end) - begin)
+        return before
 
 
 class Optimizer(Section):
@@ -452,12 +484,17 @@ class Optimizer(Section):
 
 
 class Schedule(Section):
-    """Learning rate over the updates of all phases."""
+    """Learning rate over the updates, or the tokens, of all phases."""
 
     kind: Literal["linear", "cosine", "polynomial", "trapezoid", "inverse_sqrt", "constant"] = Field(
         "linear",
         description="After the warm-up: linear or cosine or polynomial to zero; trapezoid: constant, then linear to"
         " zero; inverse_sqrt: as the root of warm-up / update; constant.",
+    )
+    over: Literal["updates", "tokens"] = Field(
+        "updates",
+        description="What counts as the way from start to end. tokens: room for tokens, rows x length, so that updates"
+        " of fewer or shorter rows (a ramp, phases) move it less.",
     )
     power: Annotated[float, Field(gt=0.0, le=10.0), NoSwitch] = Field(2.0, description="polynomial: of what is left.")
     decay_ratio: Annotated[float, Field(gt=0.0, le=1.0), NoSwitch] = Field(

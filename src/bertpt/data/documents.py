@@ -21,7 +21,7 @@ from bertpt.errors import RequestError
 
 # Text bytes. Far below the 2 GiB that a string column with 32-bit offsets holds, small enough to stream.
 SHARD_BYTES = 256 * 2**20
-GROUP_BYTES = 16 * 2**20
+GROUP_BYTES = 4 * 2**20
 GROUP_ROWS = 100_000
 SCHEMA = pa.schema([("text", pa.large_string()), ("source", pa.string()), ("name", pa.string())])
 _NAME_LENGTH = 200

@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 import threading
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -218,7 +218,10 @@ class EpochPlans:
 
 @dataclass
 class BatchStream(Dataset[Batch]):
-    """The batches of a phase or an evaluation; item i holds rows [i * batch_size, (i + 1) * batch_size)."""
+    """The batches of a phase or an evaluation.
+
+    Item i holds rows [i * batch_size, (i + 1) * batch_size), item (start, count) rows [start, start + count).
+    """
 
     plans: EpochPlans
     masker: Masker
@@ -243,7 +246,9 @@ class BatchStream(Dataset[Batch]):
         plans = EpochPlans(store, split, pairs, length, seed, cache, starts or [0], mixture)
         return cls(plans, masker_for(store, masking), batch_size)
 
-    def __getitem__(self, index: int) -> Batch:
+    def __getitem__(self, index: int | tuple[int, int]) -> Batch:
+        if isinstance(index, tuple):
+            return self.rows(*index)
         return self.rows(index * self.batch_size, self.batch_size)
 
     def rows(self, start: int, count: int) -> Batch:
@@ -264,12 +269,14 @@ class BatchStream(Dataset[Batch]):
             next_sentence_label=label,
         )
 
-    def batches(self, first: int, last: int, every: int = 1, *, workers: int = 0, pin: bool = False) -> Iterator[Batch]:
-        """Items first to last - 1, or each ``every``-th, in order, made by ``workers`` processes ahead of their use."""
+    def batches(
+        self, items: Iterable[int] | Iterable[tuple[int, int]], *, workers: int = 0, pin: bool = False
+    ) -> Iterator[Batch]:
+        """The items in their order, made by ``workers`` processes ahead of their use."""
         loader: DataLoader[Batch] = DataLoader(
             self,
             batch_size=None,
-            sampler=range(first, last, every),
+            sampler=items,
             num_workers=workers,
             pin_memory=pin,
             multiprocessing_context="spawn" if workers else None,

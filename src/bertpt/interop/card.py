@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bertpt.config import Config, plain
+from bertpt.config.schema import Phase
 from bertpt.data.plan import PAIR_WORDS
 from bertpt.files import read_json
 from bertpt.interop.pretrained import Pretrained
@@ -128,12 +129,16 @@ def _store_counts(run: Path, config: Config) -> dict[str, Any] | None:
     return None
 
 
+def _rows(phase: Phase) -> str:
+    return f"{phase.batch_size:,}" if phase.ramp is None else f"{phase.ramp.batch_size:,} to {phase.batch_size:,}"
+
+
 def _recipe(config: Config, pretrained: Pretrained) -> Iterator[str]:
     train, masking = config.train, config.masking
     yield "## Recipe"
     yield ""
     for phase in train.phases:
-        yield f"- {phase.steps:,} updates of {phase.batch_size:,} rows of up to {phase.length} tokens"
+        yield f"- {phase.steps:,} updates of {_rows(phase)} rows of up to {phase.length} tokens"
     unit = {"token": "", "whole-word": ", whole words", "ngram": f", runs of 1 to {masking.max_ngram} words"}
     static = f", static masks ({masking.dupe_factor} in turn)" if masking.dupe_factor else ""
     yield f"- {masking.rate:.0%} of the tokens masked{unit[masking.unit]}{static}"

@@ -24,6 +24,7 @@ from bertpt.interop.hf_config import write_config
 from bertpt.interop.import_ import refuse_taken
 from bertpt.interop.names import few, to_hf
 from bertpt.interop.pretrained import Pretrained, load_pretrained
+from bertpt.progress import Progress
 from bertpt.progress import say as say_line
 
 _TEXTS = ("The quick brown fox, 1984!", "Café ÉLAN naïve", "北京 is a city", "a\u200bb \U0001f600 c\td", "x" * 101)
@@ -65,7 +66,29 @@ def architecture_of(pretrained: Pretrained) -> str:
     }.get(pretrained.heads, "BertModel")
 
 
-def export_hf(source: Path, out: Path, *, overwrite: bool = False, say: Callable[[str], None] = say_line) -> Exported:
+def has_transformers() -> bool:
+    """Whether an export can be tried there."""
+    return importlib.util.find_spec("transformers") is not None
+
+
+@contextlib.contextmanager
+def exporting(out: Path, progress: bool) -> Iterator[tuple[Path, Progress]]:
+    """The folder that becomes ``out`` when nothing is raised, and progress over its two or three steps."""
+    with (
+        staged_directory(out) as aside,
+        Progress("export hf", unit="steps", total=2 + has_transformers(), shown=progress) as shown,
+    ):
+        yield aside, shown
+
+
+def export_hf(
+    source: Path,
+    out: Path,
+    *,
+    overwrite: bool = False,
+    say: Callable[[str], None] = say_line,
+    progress: bool = True,
+) -> Exported:
     """Write a model in the Hugging Face layout and check it: read back by us, and by transformers when it is installed.
 
     Args:
@@ -73,6 +96,7 @@ def export_hf(source: Path, out: Path, *, overwrite: bool = False, say: Callable
         out: the directory to make.
         overwrite: replace a model directory that is there.
         say: gets a line on what goes on.
+        progress: show progress on stderr.
 
     Raises:
         RequestError: there is no model at ``source``, or ``out`` is taken.
@@ -83,7 +107,7 @@ def export_hf(source: Path, out: Path, *, overwrite: bool = False, say: Callable
     tokenizer = pretrained.open_tokenizer()
     architecture = architecture_of(pretrained)
     positions = pretrained.model.max_position_embeddings
-    with staged_directory(out) as aside:
+    with exporting(out, progress) as (aside, shown):
         write_json(
             aside / "config.json",
             write_config(
@@ -97,12 +121,15 @@ def export_hf(source: Path, out: Path, *, overwrite: bool = False, say: Callable
         save_file(tensors, aside / "model.safetensors", metadata={"format": "pt"})
         wordpiece.save(aside, pretrained.tokens, pretrained.normalising, max_length=positions)
         write_file(aside / "README.md", model_card(pretrained, source, architecture))
+        shown.add(done="written")
         rows = sample_rows(pretrained)
         expected = outputs(pretrained, rows)
         difference = _read_back(aside, pretrained, rows, expected)
+        shown.add(done="read back")
         theirs = None
-        if importlib.util.find_spec("transformers") is not None:
+        if has_transformers():
             theirs = _in_transformers(aside, pretrained, rows, expected)
+            shown.add(done="loaded by transformers")
     return Exported(out, architecture, difference, theirs)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,10 +14,10 @@ from torch import Tensor, nn
 from bertpt.batch import Batch
 from bertpt.data import wordpiece
 from bertpt.errors import BertptError, RequestError
-from bertpt.files import read_json, staged_directory, write_file, write_json
+from bertpt.files import read_json, write_file, write_json
 from bertpt.interop.check import largest_difference, sample_rows
 from bertpt.interop.counterparts import COUNTERPARTS, Counterpart
-from bertpt.interop.export_hf import Exported, quiet_transformers, same_ids
+from bertpt.interop.export_hf import Exported, exporting, has_transformers, quiet_transformers, same_ids
 from bertpt.interop.foreign import read_vocabulary
 from bertpt.interop.hf_config import write_config
 from bertpt.interop.import_ import refuse_taken
@@ -32,7 +31,14 @@ from bertpt.tasks.task import Facts
 from bertpt.train.evaluate import evaluating
 
 
-def export_task(source: Path, out: Path, *, overwrite: bool = False, say: Callable[[str], None] = say_line) -> Exported:
+def export_task(
+    source: Path,
+    out: Path,
+    *,
+    overwrite: bool = False,
+    say: Callable[[str], None] = say_line,
+    progress: bool = True,
+) -> Exported:
     """Write the best epoch of a run in the Hugging Face layout and check it: read back, and in transformers.
 
     Args:
@@ -40,6 +46,7 @@ def export_task(source: Path, out: Path, *, overwrite: bool = False, say: Callab
         out: the directory to make.
         overwrite: replace a model directory that is there.
         say: gets lines for people.
+        progress: show progress on stderr.
 
     Raises:
         RequestError: no such run, its head has no counterpart in transformers, or ``out`` is taken.
@@ -57,16 +64,19 @@ def export_task(source: Path, out: Path, *, overwrite: bool = False, say: Callab
     rows = sample_rows(pretrained)
     expected = _outputs(counterpart, model, rows)
     theirs = None
-    with staged_directory(out) as aside:
+    with exporting(out, progress) as (aside, shown):
         write_json(aside / "config.json", _config(counterpart, model, pretrained, facts))
         tensors = to_hf(pretrained.weights, pretrained.vocab_size)
         save_file(tensors, aside / "model.safetensors", metadata={"format": "pt"})
         positions = pretrained.model.max_position_embeddings
         wordpiece.save(aside, pretrained.tokens, pretrained.normalising, max_length=positions)
         write_file(aside / "README.md", "\n".join(_card(run, counterpart, facts)) + "\n")
+        shown.add(done="written")
         difference = _read_back(aside, counterpart, pretrained, facts, rows, expected)
-        if importlib.util.find_spec("transformers") is not None:
+        shown.add(done="read back")
+        if has_transformers():
             theirs = _in_transformers(aside, counterpart, pretrained, rows, expected)
+            shown.add(done="loaded by transformers")
     if note := counterpart.note(checkpoint.state):
         say(f"{out}: {note}")
     say(f"{out}: epoch {facts['best']['epoch']}, the best by {run.config.metric} on dev")

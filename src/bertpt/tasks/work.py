@@ -90,6 +90,10 @@ class FineTuning:
         """Updates of the whole run."""
         return self.settings.epochs * self.per_epoch
 
+    def way(self, step: int) -> float:
+        """Share of the run that ``step`` updates are."""
+        return step / self.total
+
     def objective(self, model: Any, batch: Batch) -> Terms:
         """Loss terms and right predictions of a batch."""
         return self.parts.objective(model, batch)

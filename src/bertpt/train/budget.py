@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from bertpt.config.schema import Schedule
-from bertpt.train.schedule import budget_rate
+from bertpt.train.schedule import rate_at
 
 
 def now() -> float:
@@ -35,15 +36,17 @@ class Budget:
     Attributes:
         seconds: of the whole run.
         total: most updates.
+        way: share of the run that a number of updates is.
     """
 
     seconds: float
     total: int
+    way: Callable[[int], float]
 
     def share(self, step: int, spent: float) -> float:
         """Part of the run that is over after ``step`` updates and ``spent`` seconds."""
-        return max(spent / self.seconds, step / self.total)
+        return max(spent / self.seconds, self.way(step))
 
     def rate(self, step: int, spent: float, schedule: Schedule, peak: float) -> float:
         """Learning rate of the update that begins now; one that is left out takes its time all the same."""
-        return budget_rate(self.share(step, spent), self.total, schedule, peak)
+        return rate_at(self.share(step, spent), self.total, schedule, peak)

@@ -35,11 +35,16 @@ class BERT(nn.Module):
         return tuple(found for found in logits if found is not None)
 
 
-def traced(config: Config, vocab_size: int) -> tuple[Any, Any]:
+def shapes_of(config: Config, vocab_size: int) -> BertForPreTraining:
+    """The model on the device ``meta``: a Large one takes no memory, and no random number is drawn."""
+    with torch.device("meta"):
+        return BertForPreTraining(config.model, vocab_size, nsp=config.pairs.rule != "none")
+
+
+def traced(config: Config, shapes: BertForPreTraining) -> tuple[Any, Any]:
     """The graph of a configuration's model, as TensorBoard's writers take it.
 
-    The model lies on the device ``meta``: a Large one takes no memory, and no random number is drawn. Rows are full, so
-    that the graph shows what is computed, and not how padding is left out.
+    Rows are full, so that the graph shows what is computed, and not how padding is left out.
     """
     from torch.utils.tensorboard._pytorch_graph import graph
 
@@ -47,8 +52,7 @@ def traced(config: Config, vocab_size: int) -> tuple[Any, Any]:
         # The trace is of this one shape, and is drawn, not run. torch.jit.trace is deprecated, and all that
         # TensorBoard's writer of torch knows. What ``meta`` loads at its first use warns of itself.
         warnings.simplefilter("ignore")
-        with torch.device("meta"):
-            model = BERT(BertForPreTraining(config.model, vocab_size, nsp=config.pairs.rule != "none"))
+        model = BERT(shapes)
         length = min(_LENGTH, config.model.max_position_embeddings)
         ids = torch.zeros(_ROWS * length, dtype=torch.int64)
         masked = torch.arange(1, 1 + _MASKED)
@@ -91,9 +95,7 @@ def draw_graph(config: Config, out: Path) -> Drawn:
 
     if config.model.init_from is not None:
         raise RequestError("model.init_from: its shape is not read here; write the shape under model instead")
-    drawn = traced(config, config.tokenizer.vocab_size)
+    model = shapes_of(config, config.tokenizer.vocab_size)
     with named_write_faults(out), SummaryWriter(str(out)) as writer:
-        writer.file_writer.add_graph(drawn)
-    with torch.device("meta"):
-        model = BertForPreTraining(config.model, config.tokenizer.vocab_size, nsp=config.pairs.rule != "none")
+        writer.file_writer.add_graph(traced(config, model))
     return Drawn(out, parameters_by_part(model))

@@ -9,7 +9,7 @@ from bertpt.config import Config, as_yaml
 from bertpt.data.baselines import store_unigrams, unigram_entropy
 from bertpt.data.store import SPLITS, TokenStore
 from bertpt.train.board import HELDOUT, TRAIN, Board, code, table
-from bertpt.train.graph import traced
+from bertpt.train.graph import shapes_of, traced
 from bertpt.train.samples import Sample
 
 
@@ -26,7 +26,7 @@ def introduce(board: Board, config: Config, store: TokenStore, majority: float |
     board.text("run/corpus", corpus_table(store))
     board.layout()
     if not board.start:
-        board.graph(traced(config, store.vocab_size))
+        board.graph(traced(config, shapes_of(config, store.vocab_size)))
     pairs = [] if majority is None else [(HELDOUT, "nsp_accuracy")]
     shown = [(HELDOUT, "mlm_loss"), (HELDOUT, "mlm_accuracy"), *pairs, (TRAIN, "tokens_per_second")]
     board.hyperparameters(hyperparameters(config, store), shown)

@@ -37,7 +37,7 @@ from bertpt.train.ranks import ALONE, Ranks
 from bertpt.train.saving import Keep, Snapshot, Writer, check_room, write_checkpoint
 from bertpt.train.skips import Jumps, Rates, Skips
 from bertpt.train.speed import Waits, speed_numbers
-from bertpt.train.step import Totals, train_step
+from bertpt.train.step import Totals, subnormals_flushed, train_step
 from bertpt.train.work import Work
 
 _log = logging.getLogger(__name__)
@@ -57,19 +57,6 @@ class _Position:
     totals: Totals = field(default_factory=Totals.empty)
     seconds: float = 0.0  # that the updates in ``totals`` took
     waits: Waits = field(default_factory=Waits)  # of these seconds, for data
-
-
-@contextmanager
-def _subnormals_flushed() -> Iterator[None]:
-    """Subnormal numbers (Adam's moments of rare tokens) are many times slower on CPUs and mean nothing.
-
-    Afterwards they count again: the setting is the thread's, and other code may need them.
-    """
-    torch.set_flush_denormal(True)
-    try:
-        yield
-    finally:
-        torch.set_flush_denormal(False)
 
 
 @contextmanager
@@ -114,10 +101,10 @@ class Loop:
         self.device = next(work.model.parameters()).device
         sharded = settings.shard_optimizer and ranks.size > 1
         self.optimizer: Optimizer = build_optimizer(work.model, settings.optimizer, sharded=sharded)
-        self.rates = Rates(work.total, settings.schedule, settings.optimizer.lr, self.device)
+        self.rates = Rates(work.total, settings.schedule, settings.optimizer.lr, self.device, work.way)
         self.scaler = GradScaler(self.device.type) if precision == "fp16" else None
         seconds = settings.budget_seconds
-        self.budget = None if seconds is None else Budget(seconds, work.total)
+        self.budget = None if seconds is None else Budget(seconds, work.total, work.way)
         self.position, self.clock, self.skips = _Position(), Clock(), Skips.of(self.device)
         self.jumps = Jumps()
         self.dynamics = Dynamics(work.model, self.optimizer, settings.clip)
@@ -176,7 +163,7 @@ class Loop:
         if self.finished:
             return
         with (
-            _subnormals_flushed(),
+            subnormals_flushed(),
             _tf32(self.settings.tf32),
             self._open_log() as log,
             StopFlag() as stop,

@@ -25,15 +25,16 @@ from bertpt.model.pretraining import BertForPreTraining
 from bertpt.progress import Progress
 from bertpt.progress import say as say_line
 from bertpt.train.cost import DEVICES, find_device, parameters_by_part, training_flops
+from bertpt.train.cuts import check_shares
 from bertpt.train.microbatch import random_rows
 from bertpt.train.optim import build_optimizer
 from bertpt.train.pretrain import choose_device, choose_precision, pretraining_counts, pretraining_objective
-from bertpt.train.step import Objective, Totals, autocast, train_step
+from bertpt.train.step import Objective, Totals, autocast, subnormals_flushed, train_step
 
 FILL = 0.93  # of a row, where no corpus is prepared: measured on the rows of the demo corpus at length 128
 # A calibration's micro-batch has no more rows: speed hardly changes above it, patience and memory do.
 CPU_ROWS, GPU_ROWS = 32, 256
-TURNS = 3
+SECONDS, FEWEST = 5.0, 3  # of a calibration: how long, and how many turns of three micro-batches it has at least
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,23 +42,28 @@ class PhasePlan:
     """Cost of one phase.
 
     Attributes:
-        length: of rows; steps: updates; batch_size: rows of an update; micro_batch: rows computed at a time.
-        tokens: of an update, without padding.
-        flops: of an update.
+        length: of rows; steps: updates; batch_size: rows of a full update; micro_batch: rows that a device computes at
+            a time.
+        rows: of all updates; fewer than ``steps * batch_size`` with a ramp.
+        tokens: of a full update, without padding.
+        flops: of a full update.
         activation_bytes: kept for the backward pass of a micro-batch; ``None`` where nothing was computed.
         fitting_rows: rows of a micro-batch that the device's memory holds; ``None`` where not known.
-        seconds: of an update.
+        seconds: of a full update.
+        hours: of all updates.
     """
 
     length: int
     steps: int
     batch_size: int
+    rows: int
     micro_batch: int
     tokens: float
     flops: float
     activation_bytes: int | None
     fitting_rows: int | None
     seconds: float
+    hours: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +72,11 @@ class RunPlan:
 
     Attributes:
         name: of the configuration.
-        device: where; basis: how the speed is known.
+        device: where; basis: how the speed is known; devices: how many train together.
         parameters: by part.
-        memory: bytes by part, without activations.
+        memory: bytes by part of each device, without activations.
+        sent: bytes that each device sends in an update, its gradients to the others; 0 for one device. They travel
+            while the backward pass goes on, and no time is reckoned for them.
         disk: bytes by part, at most.
         phases: in their order.
         hours: of training, without evaluations; no more than the budget.
@@ -77,8 +85,10 @@ class RunPlan:
     name: str
     device: str
     basis: str
+    devices: int
     parameters: dict[str, int]
     memory: dict[str, int]
+    sent: int
     disk: dict[str, int]
     phases: list[PhasePlan]
     hours: float
@@ -97,6 +107,7 @@ def plan_run(
     *,
     gpu: str | None = None,
     mfu: float = 0.4,
+    devices: int = 1,
     say: Callable[[str], None] = say_line,
     progress: bool = True,
 ) -> RunPlan:
@@ -106,12 +117,15 @@ def plan_run(
         config: the configuration; rows are those of its prepared corpus when there is one.
         gpu: a device of the table, in place of a calibration of a few updates on this machine.
         mfu: share of the device's speed that is assumed with ``gpu``.
+        devices: of that kind, that share the rows of every update (``torchrun``); here one alone is tried.
         say: gets lines for people.
         progress: show progress on stderr.
 
     Raises:
-        RequestError: no such device in the table.
+        RequestError: no such device in the table, or rows that cannot be shared equally.
     """
+    for index, phase in enumerate(config.train.phases):
+        check_shares(f"train.phases.{index}", phase, devices)
     if gpu is not None and find_device(gpu) is None:
         raise RequestError(f"--gpu: {gpu}: not in the table: {', '.join(DEVICES)}; without --gpu this machine is tried")
     if config.model.init_from is not None:
@@ -123,42 +137,44 @@ def plan_run(
         model = BertForPreTraining(config.model, vocab_size, nsp=config.pairs.rule != "none")
     model.bert.encoder.recompute = recompute = config.train.activation_checkpointing
     count = sum(parameter.numel() for parameter in model.parameters())
-    memory = {"weights": 4 * count, "gradients": 4 * count, "optimizer": 8 * count}
+    moments = 8 * count // (devices if config.train.shard_optimizer else 1)
+    memory = {"weights": 4 * count, "gradients": 4 * count, "optimizer": moments}
     phases = []
     if gpu is not None:
         device, peak, _ = cast(tuple[str, float, int], find_device(gpu))
         basis = f"{mfu:.0%} of {peak / 1e12:,.0f} TFLOP/s, assumed"
         for phase in config.train.phases:
-            batch = _rows(config, phase, store, vocab_size, phase.batch_size // phase.parts)
+            batch = _rows(config, phase, store, vocab_size, phase.batch_size, devices)
             scale = phase.batch_size / batch.rows
             flops = scale * _flops(config, batch, vocab_size)
-            done = scale * _flops(config, batch, vocab_size, recompute=recompute)
-            phases.append(_phase(phase, batch, flops, done / (mfu * peak)))
+            seconds = _flops(config, batch, vocab_size, recompute=recompute) / (mfu * peak)
+            found = _Measured(seconds, 0.0, None)
+            phases.append(_phase(phase, batch, flops, found, devices))
     else:
         place = choose_device(config.train.device)
         is_gpu = place.type == "cuda"
         device = torch.cuda.get_device_name(place) if is_gpu else f"CPU, {torch.get_num_threads()} threads"
-        basis = f"{TURNS} updates of each phase on this machine" + ("" if store else ", on random rows")
+        basis = f"updates of each phase for {SECONDS:g} seconds on this machine" + ("" if store else ", on random rows")
         say(f"{config.name}: measuring {basis}")
         model.to(place)
-        turns = len(config.train.phases) * (1 + 3 * TURNS)
-        with Progress("plan", unit="micro-batches", total=turns, shown=progress) as shown:
+        with Progress("plan", unit="micro-batches", shown=progress) as shown, subnormals_flushed():
             for phase in config.train.phases:
-                batch = _rows(config, phase, store, vocab_size, GPU_ROWS if is_gpu else CPU_ROWS)
-                scale = phase.batch_size / batch.rows
+                batch = _rows(config, phase, store, vocab_size, GPU_ROWS if is_gpu else CPU_ROWS, devices)
+                flops = phase.batch_size / batch.rows * _flops(config, batch, vocab_size)
                 found = _measure(config, model, batch, shown)
-                seconds = scale * found.micro_seconds + found.update_seconds
                 free = _memory(place) - sum(memory.values())
-                phases.append(_phase(phase, batch, scale * _flops(config, batch, vocab_size), seconds, found, free))
+                phases.append(_phase(phase, batch, flops, found, devices, free))
     return RunPlan(
         name=config.name,
         device=device,
         basis=basis,
+        devices=devices,
         parameters=parameters_by_part(model),
         memory=memory,
+        sent=0 if devices == 1 else 8 * count * (devices - 1) // devices,  # fp32, in a ring: once to add, once to tell
         disk=_disk(config, count, store),
         phases=phases,
-        hours=min(sum(phase.steps * phase.seconds for phase in phases), config.train.budget_seconds or math.inf) / 3600,
+        hours=min(sum(phase.hours for phase in phases), (config.train.budget_seconds or math.inf) / 3600),
     )
 
 
@@ -167,23 +183,25 @@ class _Measured(NamedTuple):
 
     micro_seconds: float
     update_seconds: float
-    row_bytes: float
+    row_bytes: float | None
 
 
-def _phase(
-    phase: Phase, batch: Batch, flops: float, seconds: float, found: _Measured | None = None, free: int = 0
-) -> PhasePlan:
-    micro = phase.batch_size // phase.parts
+def _phase(phase: Phase, batch: Batch, flops: float, found: _Measured, devices: int, free: int = 0) -> PhasePlan:
+    micro = phase.batch_size // phase.parts // devices
+    rows = phase.rows_before(phase.steps)
+    row_seconds = found.micro_seconds / batch.rows / devices
     return PhasePlan(
         length=phase.length,
         steps=phase.steps,
         batch_size=phase.batch_size,
+        rows=rows,
         micro_batch=micro,
         tokens=batch.tokens * phase.batch_size / batch.rows,
         flops=flops,
-        activation_bytes=None if found is None else round(found.row_bytes * micro),
-        fitting_rows=None if found is None else max(0, int(free / found.row_bytes)),
-        seconds=seconds,
+        activation_bytes=None if found.row_bytes is None else round(found.row_bytes * micro),
+        fitting_rows=None if found.row_bytes is None else max(0, int(free / found.row_bytes)),
+        seconds=phase.batch_size * row_seconds + found.update_seconds,
+        hours=(rows * row_seconds + phase.steps * found.update_seconds) / 3600,
     )
 
 
@@ -212,9 +230,9 @@ def _memory(device: torch.device) -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def _rows(config: Config, phase: Phase, store: TokenStore | None, vocab_size: int, most: int) -> Batch:
-    """A micro-batch of the phase: of the prepared corpus, or of random tokens."""
-    rows = min(phase.batch_size // phase.parts, most)
+def _rows(config: Config, phase: Phase, store: TokenStore | None, vocab_size: int, most: int, devices: int) -> Batch:
+    """A device's micro-batch of the phase: of the prepared corpus, or of random tokens."""
+    rows = min(phase.batch_size // phase.parts // devices, most)
     if store is not None:
         stream = BatchStream.create(
             store,
@@ -260,8 +278,10 @@ def _measure(config: Config, model: BertForPreTraining, host: Batch, progress: P
     fewer = host.rows // 2  # what does not grow with the rows (a gradient of the vocabulary) is not counted to them
     kept = _kept_bytes(model, batch, precision)
     kept -= _kept_bytes(model, _first_rows(host, fewer).to(device), precision) if fewer else 0
-    update(1)
-    turns = [(update(1), update(2)) for _ in range(TURNS)]
+    update(2)  # the first ones find no memory to use again
+    turns, end = [(update(1), update(2))], time.perf_counter() + SECONDS
+    while len(turns) < FEWEST or time.perf_counter() < end:
+        turns.append((update(1), update(2)))
     one, two = (statistics.median(times) for times in zip(*turns, strict=True))
     micro = max(two - one, one / 2)
     return _Measured(micro, max(0.0, one - micro), kept / (batch.rows - fewer))
@@ -337,14 +357,19 @@ def _size(count: float) -> str:
 
 def _lines(plan: RunPlan) -> Iterator[str]:
     total = sum(plan.parameters.values())
-    yield f"{plan.name} on {plan.device} ({plan.basis})"
+    several = "" if plan.devices == 1 else f"{plan.devices} x "
+    yield f"{plan.name} on {several}{plan.device} ({plan.basis})"
     yield f"  parameters  {total:,}: " + ", ".join(f"{name} {count:,}" for name, count in plan.parameters.items())
     parts = ", ".join(f"{name} {_size(count)}" for name, count in plan.memory.items())
-    yield f"  memory      {_size(sum(plan.memory.values()))} and activations: {parts}"
+    each = "" if plan.devices == 1 else " on each"
+    yield f"  memory      {_size(sum(plan.memory.values()))} and activations{each}: {parts}"
+    if plan.sent:
+        yield f"  sent        {_size(plan.sent)} by each device in an update; no time is reckoned for it"
     yield "  disk        " + ", ".join(f"{name} {_size(count)}" for name, count in plan.disk.items())
     for number, phase in enumerate(plan.phases, 1):
+        ramp = "" if phase.rows == phase.steps * phase.batch_size else "up to "
         yield (
-            f"  phase {number}     {phase.steps:,} updates of {phase.batch_size:,} rows of {phase.length}:"
+            f"  phase {number}     {phase.steps:,} updates of {ramp}{phase.batch_size:,} rows of {phase.length}:"
             f" {phase.tokens:,.0f} tokens, {phase.flops / 1e12:,.3g} TFLOP and {phase.seconds:.3g} s each;"
             f" {phase.tokens / phase.seconds:,.0f} tokens/s"
         )

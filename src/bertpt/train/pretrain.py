@@ -33,13 +33,14 @@ from bertpt.train.board import Board
 from bertpt.train.breakdown import breakdown
 from bertpt.train.checkpoint import checkpoints
 from bertpt.train.cost import training_flops
+from bertpt.train.cuts import Cuts, check_shares, micro_batches
 from bertpt.train.doctor.watch import Watch
 from bertpt.train.evaluate import EVALUATION_SEED, heldout_scores, predict_heldout
 from bertpt.train.initial import InitialWeights, checked_start, start_from, with_keys
 from bertpt.train.introduction import introduce, samples_table
 from bertpt.train.loop import Loop
 from bertpt.train.microbatch import with_micro_batches
-from bertpt.train.ranks import ALONE, Ranks, joined, share
+from bertpt.train.ranks import ALONE, Ranks, joined
 from bertpt.train.rundir import BEST, Run, opened_alone, run_path, weights_are_gone
 from bertpt.train.samples import Masked, fill, masked_sentences
 from bertpt.train.saving import Writer, copied, write_weights
@@ -166,24 +167,19 @@ class PreTraining:
         """The micro-batches of each update after the first ``done``, phase after phase."""
         begin = 0
         for phase, stream in zip(self.config.train.phases, self._streams, strict=True):
-            items = phase.parts * self.ranks.size  # of an update
+            first = max(0, done - begin)
             batches = stream.batches(
-                max(0, done - begin) * items + self.ranks.rank,
-                phase.steps * items,
-                self.ranks.size,
+                Cuts(phase, first, self.ranks.rank, self.ranks.size),
                 workers=min(self.config.train.workers, processors()),  # more would be slower, and torch warns
                 pin=self.device.type == "cuda",
             )
-            if done < begin + phase.steps:
-                while micro := [batch.to(self.device) for batch in islice(batches, phase.parts)]:
-                    yield micro
+            for step in range(first, phase.steps):
+                count = len(list(micro_batches(phase, step)))
+                yield [batch.to(self.device) for batch in islice(batches, count)]
             begin += phase.steps
 
     def _stream(self, index: int, starts: list[int]) -> BatchStream:
-        """Training rows of a phase, each item a process's share of a micro-batch, one process after the other.
-
-        Phases of one length see other pairs and masks.
-        """
+        """Training rows of a phase; phases of one length see other pairs and masks."""
         phase = self.config.train.phases[index]
         return BatchStream.create(
             self.store,
@@ -191,16 +187,12 @@ class PreTraining:
             pairs=self.config.pairs,
             masking=self.config.masking,
             length=phase.length,
-            batch_size=self._share(index),
+            batch_size=phase.batch_size,
             seed=self.config.train.seed ^ (index << 48),
             cache=self.run.directory / "plans",
             starts=starts,
             mixture=self.mixture,
         )
-
-    def _share(self, index: int) -> int:
-        phase = self.config.train.phases[index]
-        return share(f"train.phases.{index}", phase.batch_size, phase.parts, self.ranks.size)
 
     def _phase(self, step: int) -> tuple[int, int]:
         """Index of the phase that update ``step`` (from 1) belongs to, and the updates of the phases before it."""
@@ -210,6 +202,14 @@ class PreTraining:
                 return index, begin
             begin += phase.steps
         raise AssertionError(f"update {step} of {self.total}")
+
+    def way(self, step: int) -> float:
+        """Share of the run that ``step`` updates are, in updates or in room for tokens."""
+        if self.config.train.schedule.over == "updates":
+            return step / self.total
+        phases, index, begin = self.config.train.phases, *self._phase(max(step, 1))
+        room = [phase.length * phase.rows_before(phase.steps) for phase in phases]
+        return (sum(room[:index]) + phases[index].length * phases[index].rows_before(step - begin)) / sum(room)
 
     def is_boundary(self, step: int) -> bool:
         """Whether a phase ends with update ``step``."""
@@ -263,7 +263,7 @@ class PreTraining:
         """Rows before each epoch of each phase so far, and the facts by which the weights can be read."""
         index, begin = self._phase(step)
         # Workers plan in their own processes: make sure that this one knows the epochs up to here.
-        self._streams[index].plans.locate((step - begin) * self.config.train.phases[index].batch_size)
+        self._streams[index].plans.locate(self.config.train.phases[index].rows_before(step - begin))
         return {
             "starts": [list(stream.plans.starts) for stream in self._streams],
             "best": self.best,
@@ -355,7 +355,7 @@ def _pretrain(
     # These refuse before anything is written.
     choose_precision(config.train.precision, choose_device(config.train.device, ranks.world))
     for index, phase in enumerate(config.train.phases):
-        share(f"train.phases.{index}", phase.batch_size, phase.parts, ranks.size)
+        check_shares(f"train.phases.{index}", phase, ranks.size)
     tokenizer = tokenizer_dir(config) if there is None else there.tokenizer
     facts = {"store": store.manifest["fingerprint"], "tokenizer": store.manifest["inputs"].get("tokenizer")}
     if there is not None:

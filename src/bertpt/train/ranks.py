@@ -25,7 +25,7 @@ from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 from bertpt.data.random import bits
-from bertpt.errors import BertptError, RequestError, Stopped, Told
+from bertpt.errors import BertptError, Stopped, Told
 from bertpt.signals import Interrupted
 from bertpt.world import World, of_environment
 
@@ -243,35 +243,3 @@ def _is_lost(error: BaseException) -> bool:
     """Whether a process was left by another one; torch says so by its libraries' texts alone."""
     text = str(error).lower()
     return isinstance(error, RuntimeError) and any(name in text for name in ("gloo", "nccl", "connection"))
-
-
-# --- the batch ------------------------------------------------------------------------------------------------------
-
-
-def share(where: str, batch_size: int, accumulate: int, size: int) -> int:
-    """Rows of one micro-batch of one process.
-
-    Args:
-        where: the key of the phase, for the message.
-
-    Raises:
-        RequestError: the rows of an update cannot be dealt out equally.
-    """
-    rows, rest = divmod(batch_size, accumulate * size)
-    if not rest:
-        return rows
-    if batch_size % size == 0:
-        fitting = [n for n in range(1, batch_size // size + 1) if (batch_size // size) % n == 0]
-        nearest = min(fitting, key=lambda n: abs(n - accumulate))
-        what = f"set {where}.accumulate={nearest}"
-    else:
-        unit = accumulate * size
-        values = [value for value in (batch_size // unit * unit, (batch_size // unit + 1) * unit) if value]
-        fitting = [n for n in range(1, size) if batch_size % (n * accumulate) == 0]
-        what = f"set {where}.batch_size={' or '.join(map(str, values))}" + (
-            f", or start {fitting[-1]} {'process' if fitting[-1] == 1 else 'processes'}" if fitting else ""
-        )
-    raise RequestError(
-        f"{where}.batch_size: {batch_size} rows cannot be dealt out to {size} processes in micro-batches of equal size"
-        f" (accumulate {accumulate}); {what}"
-    )

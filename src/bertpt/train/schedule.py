@@ -22,10 +22,10 @@ def learning_rate(update: int, total: int, schedule: Schedule, peak: float) -> f
     return peak * _decay(update, warmup, total, schedule)
 
 
-def budget_rate(share: float, total: int, schedule: Schedule, peak: float) -> float:
+def rate_at(share: float, total: int, schedule: Schedule, peak: float) -> float:
     """Rate of an update that begins when ``share`` (0 to 1) of the run is over: :func:`learning_rate`, continued.
 
-    Decays reach 0 at 1. Beyond, the rate at 1 stays.
+    For runs that are measured by time or by tokens. Decays reach 0 at 1. Beyond, the rate at 1 stays.
     """
     warmup, update = schedule.warmup(total), min(share, 1.0) * total
     if update < warmup:

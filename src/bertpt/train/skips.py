@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from bertpt.config.schema import Schedule
-from bertpt.train.schedule import learning_rate
+from bertpt.train.schedule import learning_rate, rate_at
 
 _RECENT, _FEWEST, _JUMP = 20, 5, 1.3  # logged losses a jump is measured by; how many are needed; how far it goes
 
@@ -52,22 +52,40 @@ class Rates:
 
     On a GPU that number is known there alone, so the rates lie there as well: fp32 [total], as the fused optimizer
     takes them.
+
+    Args:
+        total: updates of the run.
+        schedule: their rates, the highest of which is ``peak``.
+        device: of the weights.
+        way: share of the run that a number of updates is, where the schedule does not go over updates.
     """
 
-    def __init__(self, total: int, schedule: Schedule, peak: float, device: torch.device) -> None:
+    def __init__(
+        self,
+        total: int,
+        schedule: Schedule,
+        peak: float,
+        device: torch.device,
+        way: Callable[[int], float] | None = None,
+    ) -> None:
         self._total, self._schedule, self._peak = total, schedule, peak
+        self._way = None if schedule.over == "updates" else way
         self._table = None if device.type == "cpu" else self.table().to(device)
 
     def table(self) -> Tensor:
         """The rates of all updates."""
-        rates = [learning_rate(update, self._total, self._schedule, self._peak) for update in range(self._total)]
-        return torch.tensor(rates, dtype=torch.float32)
+        return torch.tensor([self._rate(update) for update in range(self._total)], dtype=torch.float32)
+
+    def _rate(self, update: int) -> float:
+        if self._way is None:
+            return learning_rate(update, self._total, self._schedule, self._peak)
+        return rate_at(self._way(min(update, self._total - 1)), self._total, self._schedule, self._peak)
 
     def __call__(self, step: int, skips: Skips) -> float | Tensor:
         """The rate of the update after ``step`` ones, of which ``skips.total`` were left out."""
         made = step - skips.total
         if self._table is None:
-            return learning_rate(int(made), self._total, self._schedule, self._peak)
+            return self._rate(int(made))
         return self._table[made]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -121,6 +121,19 @@ def autocast(device: torch.device, precision: str) -> contextlib.AbstractContext
     if precision == "fp32":
         return contextlib.nullcontext()
     return torch.autocast(device.type, torch.bfloat16 if precision == "bf16" else torch.float16)
+
+
+@contextlib.contextmanager
+def subnormals_flushed() -> Iterator[None]:
+    """Subnormal numbers (Adam's moments of rare tokens) are many times slower on CPUs and mean nothing.
+
+    Afterwards they count again: the setting is the thread's, and other code may need them.
+    """
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(False)
 
 
 def train_step(

@@ -23,6 +23,9 @@ class Work(Protocol):
     def total(self) -> int:
         """Updates of the whole run."""
 
+    def way(self, step: int) -> float:
+        """Share of the run, 0 to 1, that ``step`` updates are, as the schedule counts it."""
+
     @property
     def loss_weights(self) -> Mapping[str, float]:
         """Weight of each loss term."""

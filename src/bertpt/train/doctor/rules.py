@@ -193,7 +193,7 @@ def _passes(evidence: Evidence) -> float:
     """How often the text has been read, at most: rows are taken as full."""
     read, left = 0.0, evidence.step
     for phase in evidence.config.train.phases:
-        read += min(left, phase.steps) * phase.batch_size * phase.length
+        read += phase.rows_before(min(left, phase.steps)) * phase.length
         left -= min(left, phase.steps)
     return read / max(evidence.text.tokens, 1)
 
