@@ -15,6 +15,9 @@ from bertpt.batch import Batch
 from bertpt.cli.main import run as command
 from bertpt.config import load_config
 from bertpt.config.schema import Model
+from bertpt.data.loader import BatchStream
+from bertpt.data.locate import finished_store
+from bertpt.data.store import TokenStore
 from bertpt.errors import RequestError
 from bertpt.model.pretraining import BertForPreTraining
 from bertpt.train import plan
@@ -88,6 +91,19 @@ def test_a_plan_of_this_machine_measures_every_phase(tiny: Tiny, tmp_path: Path)
         assert phase.activation_bytes is not None
         assert phase.fitting_rows is not None
         assert phase.fitting_rows > phase.micro_batch
+    for phase, settings in zip(plan.phases, config.train.phases, strict=True):
+        store = TokenStore.open(finished_store(config))
+        stream = BatchStream.create(
+            store,
+            "train",
+            pairs=config.pairs,
+            masking=config.masking,
+            length=phase.length,
+            batch_size=1,
+            seed=config.train.seed,
+        )
+        rows = len(stream.plans.epoch(0))
+        assert phase.tokens == pytest.approx(stream.rows(0, rows).tokens / rows * settings.batch_size)
     assert "prepared corpus" in plan.disk
     count = sum(plan.parameters.values())
     assert plan.disk["best weights"] == 4 * count

@@ -109,6 +109,16 @@ def test_any_number_of_processes_comes_to_the_result_of_one(train: Train) -> Non
     assert sorted(random) == ["cpu", "cpu/1", "cpu/2"]
 
 
+def test_a_batch_that_grows_is_dealt_out_too(train: Train) -> None:
+    phases = [
+        {"length": 32, "steps": 4, "batch_size": 24, "accumulate": 2, "ramp": {"batch_size": 6, "steps": 3}},
+        {"length": 48, "steps": 2, "batch_size": 24},
+    ]
+    schedule = {"over": "tokens", "warmup_steps": None, "warmup_ratio": 0.1}
+    runs = [train(n, f"n{n}", model=UNDROPPED, train={"phases": phases, "schedule": schedule}) for n in (1, 3)]
+    assert_close(runs[1], runs[0])
+
+
 def test_a_sharded_optimizer_comes_to_the_same_result_and_can_be_gone_on_with_by_one_process(
     tiny: Tiny, train: Train, server: Server, tmp_path: Path
 ) -> None:

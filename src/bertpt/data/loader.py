@@ -42,14 +42,19 @@ class PackedRows(NamedTuple):
     lengths: I64  # [B]
 
 
+def row_sizes(rows: NDArray[Any]) -> I64:
+    """Tokens of the two stretches of planned rows, specials included, int64 [B, 2]: [CLS] A [SEP], then B [SEP]."""
+    a, b = rows["a_length"].astype(np.int64), rows["b_length"].astype(np.int64)
+    return np.stack([a + 2, np.where(b > 0, b + 1, 0)], axis=1)
+
+
 def _places(rows: NDArray[Any]) -> tuple[I64, I64, I64]:
     """Offset in the store of each token, int64 [T]; sizes and ends of each row's two stretches, int64 [B, 2].
 
     The stretches are [CLS] A [SEP], then B [SEP]. The tokens beside a span make room for its special tokens; before the
     first one of the store and behind its last one there is none, so an offset may lie outside.
     """
-    a, b = rows["a_length"].astype(np.int64), rows["b_length"].astype(np.int64)
-    sizes = np.stack([a + 2, np.where(b > 0, b + 1, 0)], axis=1)
+    sizes = row_sizes(rows)
     starts = np.stack([rows["a_start"] - 1, rows["b_start"]], axis=1)
     ends = sizes.cumsum().reshape(sizes.shape)
     places = np.repeat((starts - ends + sizes).ravel(), sizes.ravel())

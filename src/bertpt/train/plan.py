@@ -17,7 +17,7 @@ from torch import Tensor
 from bertpt.batch import Batch
 from bertpt.config import Config
 from bertpt.config.schema import Phase
-from bertpt.data.loader import BatchStream
+from bertpt.data.loader import BatchStream, row_sizes
 from bertpt.data.locate import store_dir
 from bertpt.data.store import TokenStore
 from bertpt.errors import RequestError
@@ -34,6 +34,7 @@ from bertpt.train.step import Objective, Totals, autocast, subnormals_flushed, t
 FILL = 0.93  # of a row, where no corpus is prepared: measured on the rows of the demo corpus at length 128
 # A calibration's micro-batch has no more rows: speed hardly changes above it, patience and memory do.
 CPU_ROWS, GPU_ROWS = 32, 256
+MANY = 100_000  # rows whose lengths are looked at
 SECONDS, FEWEST = 5.0, 3  # of a calibration: how long, and how many turns of three micro-batches it has at least
 
 
@@ -144,12 +145,11 @@ def plan_run(
         device, peak, _ = cast(tuple[str, float, int], find_device(gpu))
         basis = f"{mfu:.0%} of {peak / 1e12:,.0f} TFLOP/s, assumed"
         for phase in config.train.phases:
-            batch = _rows(config, phase, store, vocab_size, phase.batch_size, devices)
-            scale = phase.batch_size / batch.rows
-            flops = scale * _flops(config, batch, vocab_size)
+            batch, tokens = _rows(config, phase, store, vocab_size, phase.batch_size, devices)
+            flops = tokens / batch.tokens * _flops(config, batch, vocab_size)
             seconds = _flops(config, batch, vocab_size, recompute=recompute) / (mfu * peak)
             found = _Measured(seconds, 0.0, None)
-            phases.append(_phase(phase, batch, flops, found, devices))
+            phases.append(_phase(phase, batch, tokens, flops, found, devices))
     else:
         place = choose_device(config.train.device)
         is_gpu = place.type == "cuda"
@@ -159,11 +159,11 @@ def plan_run(
         model.to(place)
         with Progress("plan", unit="micro-batches", shown=progress) as shown, subnormals_flushed():
             for phase in config.train.phases:
-                batch = _rows(config, phase, store, vocab_size, GPU_ROWS if is_gpu else CPU_ROWS, devices)
-                flops = phase.batch_size / batch.rows * _flops(config, batch, vocab_size)
+                batch, tokens = _rows(config, phase, store, vocab_size, GPU_ROWS if is_gpu else CPU_ROWS, devices)
+                flops = tokens / batch.tokens * _flops(config, batch, vocab_size)
                 found = _measure(config, model, batch, shown)
                 free = _memory(place) - sum(memory.values())
-                phases.append(_phase(phase, batch, flops, found, devices, free))
+                phases.append(_phase(phase, batch, tokens, flops, found, devices, free))
     return RunPlan(
         name=config.name,
         device=device,
@@ -186,17 +186,19 @@ class _Measured(NamedTuple):
     row_bytes: float | None
 
 
-def _phase(phase: Phase, batch: Batch, flops: float, found: _Measured, devices: int, free: int = 0) -> PhasePlan:
+def _phase(
+    phase: Phase, batch: Batch, tokens: float, flops: float, found: _Measured, devices: int, free: int = 0
+) -> PhasePlan:
     micro = phase.batch_size // phase.parts // devices
     rows = phase.rows_before(phase.steps)
-    row_seconds = found.micro_seconds / batch.rows / devices
+    row_seconds = found.micro_seconds * tokens / batch.tokens / phase.batch_size / devices
     return PhasePlan(
         length=phase.length,
         steps=phase.steps,
         batch_size=phase.batch_size,
         rows=rows,
         micro_batch=micro,
-        tokens=batch.tokens * phase.batch_size / batch.rows,
+        tokens=tokens,
         flops=flops,
         activation_bytes=None if found.row_bytes is None else round(found.row_bytes * micro),
         fitting_rows=None if found.row_bytes is None else max(0, int(free / found.row_bytes)),
@@ -230,8 +232,13 @@ def _memory(device: torch.device) -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def _rows(config: Config, phase: Phase, store: TokenStore | None, vocab_size: int, most: int, devices: int) -> Batch:
-    """A device's micro-batch of the phase: of the prepared corpus, or of random tokens."""
+def _rows(
+    config: Config, phase: Phase, store: TokenStore | None, vocab_size: int, most: int, devices: int
+) -> tuple[Batch, float]:
+    """A device's micro-batch of the phase, and tokens of a full update: of the prepared corpus, or of random tokens.
+
+    The first rows of a corpus may be fuller than others (4% in a trial with 32), so the tokens are those of many.
+    """
     rows = min(phase.batch_size // phase.parts // devices, most)
     if store is not None:
         stream = BatchStream.create(
@@ -243,9 +250,11 @@ def _rows(config: Config, phase: Phase, store: TokenStore | None, vocab_size: in
             batch_size=rows,
             seed=config.train.seed,
         )
-        return stream.rows(0, rows)
+        mean = float(row_sizes(stream.plans.epoch(0)[:MANY]).sum(axis=1).mean())
+        return stream.rows(0, rows), phase.batch_size * mean
     length = max(2, round(FILL * phase.length))
-    return random_rows(rows, length, vocab_size, rate=config.masking.rate, pairs=config.pairs.rule != "none")
+    batch = random_rows(rows, length, vocab_size, rate=config.masking.rate, pairs=config.pairs.rule != "none")
+    return batch, float(phase.batch_size * length)
 
 
 def _measure(config: Config, model: BertForPreTraining, host: Batch, progress: Progress) -> _Measured:
