@@ -21,6 +21,7 @@ FLOORS = {
     "locks": 0.05,
     "files": 0.1,
     "progress": 0.1,
+    "shell": 0.1,
     "config": 0.2,
     "batch": 1.0,
     "data": 2.0,

@@ -22,10 +22,10 @@ from bertpt.config import load_finetune, shipped_configs, shipped_tasks, validat
 from bertpt.config.finetune import FinetuneConfig
 from bertpt.data.wordpiece import Normalising, WordPieceTokenizer, build
 from bertpt.errors import RequestError
+from bertpt.tasks.classification.labelled import read_examples
 from bertpt.tasks.encode import encode_rows
 from bertpt.tasks.examples import Splits, read_splits
 from bertpt.tasks.kinds import TASKS
-from bertpt.tasks.labelled import read_examples
 
 
 def config_of(path: Path, **data: Any) -> FinetuneConfig:

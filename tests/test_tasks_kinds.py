@@ -19,7 +19,7 @@ from bertpt.errors import RequestError
 from bertpt.interop.export_task import export_task
 from bertpt.interop.finetuning import read_start
 from bertpt.model.sequence import BertForSequenceClassification
-from bertpt.tasks.classification import RowObjective, class_weights
+from bertpt.tasks.classification.classification import RowObjective, class_weights
 from bertpt.tasks.evaluation import open_best
 from bertpt.tasks.metrics import class_scores, number_scores
 from bertpt.tasks.rundir import open_task_run

@@ -34,10 +34,10 @@ from bertpt.interop.names import to_hf
 from bertpt.model.answering import BertForQuestionAnswering, row_grid, span_loss
 from bertpt.tasks.finetune import finetune
 from bertpt.tasks.kinds import TASKS
-from bertpt.tasks.question_windows import encode_questions
-from bertpt.tasks.questions import Question
-from bertpt.tasks.spans import Window, best_spans, decide
-from bertpt.tasks.squad_scores import best_scores, best_threshold, exact_match, f1, normalized
+from bertpt.tasks.qa.question_windows import encode_questions
+from bertpt.tasks.qa.questions import Question
+from bertpt.tasks.qa.spans import Window, best_spans, decide
+from bertpt.tasks.qa.squad_scores import best_scores, best_threshold, exact_match, f1, normalized
 from bertpt.tasks.work import FineTuning
 
 # --- loss -----------------------------------------------------------------------------------------------------

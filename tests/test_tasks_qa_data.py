@@ -23,10 +23,10 @@ from bertpt.cli.main import run as command
 from bertpt.data.wordpiece import Normalising, WordPieceTokenizer, build
 from bertpt.errors import RequestError
 from bertpt.tasks.examples import read_splits
-from bertpt.tasks.graphemes import whole
 from bertpt.tasks.kinds import TASKS
-from bertpt.tasks.question_windows import Windows, covered, encode_questions, window_begins
-from bertpt.tasks.questions import Question, QuestionFile, read_questions
+from bertpt.tasks.qa.graphemes import whole
+from bertpt.tasks.qa.question_windows import Windows, covered, encode_questions, window_begins
+from bertpt.tasks.qa.questions import Question, QuestionFile, read_questions
 
 DECOMPOSED = "un cafe\u0301 noir"
 

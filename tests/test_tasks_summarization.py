@@ -28,16 +28,16 @@ from bertpt.config import FinetuneConfig, validate_finetune
 from bertpt.errors import RequestError
 from bertpt.interop.export_task import export_task
 from bertpt.interop.finetuning import read_start
-from bertpt.tasks.article_windows import encode_articles, windows
-from bertpt.tasks.articles import Article, read_articles, sentence_spans
 from bertpt.tasks.evaluation import evaluate_task_run, open_best
 from bertpt.tasks.examples import read_splits
 from bertpt.tasks.finetune import finetune
 from bertpt.tasks.inspect import inspect_task
 from bertpt.tasks.kinds import TASKS
-from bertpt.tasks.oracle import greedy, oracle, verbatim
-from bertpt.tasks.rouge import common_length, rouge, words
-from bertpt.tasks.summarization import choose, sentence_loss, summary_size
+from bertpt.tasks.summarization.article_windows import encode_articles, windows
+from bertpt.tasks.summarization.articles import Article, read_articles, sentence_spans
+from bertpt.tasks.summarization.oracle import greedy, oracle, verbatim
+from bertpt.tasks.summarization.rouge import common_length, rouge, words
+from bertpt.tasks.summarization.summarization import choose, sentence_loss, summary_size
 from bertpt.tasks.work import FineTuning
 
 TASK = TASKS["summarization"]

@@ -27,11 +27,11 @@ from bertpt.predict.tasks import TaskPredictor
 from bertpt.predict.texts import Text
 from bertpt.tasks.evaluation import open_best
 from bertpt.tasks.finetune import finetune
-from bertpt.tasks.iob import legal
 from bertpt.tasks.metrics import entity_scores, tag_scores
 from bertpt.tasks.rundir import open_task_run
-from bertpt.tasks.tagging import decode, words_objective
-from bertpt.tasks.words import encode_words, windows
+from bertpt.tasks.tagging.iob import legal
+from bertpt.tasks.tagging.tagging import decode, words_objective
+from bertpt.tasks.tagging.words import encode_words, windows
 from bertpt.tasks.work import FineTuning
 
 Rows = list[list[tuple[str, str]]]

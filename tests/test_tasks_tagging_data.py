@@ -22,11 +22,11 @@ from bertpt.config.finetune.tagging import TaggingConfig
 from bertpt.data.wordpiece import Normalising, WordPieceTokenizer, build
 from bertpt.errors import RequestError
 from bertpt.tasks.examples import read_splits
-from bertpt.tasks.iob import complete, detect, entities, legal, to_iob2
 from bertpt.tasks.kinds import TASKS
-from bertpt.tasks.tagged import read_sentences
+from bertpt.tasks.tagging.iob import complete, detect, entities, legal, to_iob2
+from bertpt.tasks.tagging.tagged import read_sentences
+from bertpt.tasks.tagging.words import encode_words, windows
 from bertpt.tasks.task import Examples
-from bertpt.tasks.words import encode_words, windows
 
 
 def config_of(path: Path, task: str = "ner", **data: Any) -> TaggingConfig:

@@ -20,7 +20,7 @@ from _transformers_heads import Row, build_optimizer, update
 from bertpt.config.finetune.common import TaskTrain
 from bertpt.config.schema import Model, Optimizer
 from bertpt.model.sequence import BertForSequenceClassification
-from bertpt.tasks.classification import RowObjective
+from bertpt.tasks.classification.classification import RowObjective
 from bertpt.tasks.encode import Rows
 from bertpt.tasks.task import Encoded
 from bertpt.tasks.work import FineTuning, Parts

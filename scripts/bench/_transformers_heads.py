@@ -218,7 +218,7 @@ def _token_head(facts: Facts) -> tuple[str, dict[str, Any]]:
 
 def _tags(found: list[dict[str, Any]], rows: list[Row], examples: Sequence[Any], facts: Facts) -> Any:
     """Decoded as by bertpt without a CRF; words without a token get the most frequent tag."""
-    from bertpt.tasks.tagging import decode
+    from bertpt.tasks.tagging.tagging import decode
 
     words = np.array([len(example.words) for example in examples])
     usual = np.zeros(len(facts["labels"]), np.float32)
@@ -282,7 +282,7 @@ def _question_head(facts: Facts) -> tuple[str, dict[str, Any]]:
 
 def _answers(found: list[dict[str, Any]], rows: list[Row], examples: Sequence[Any], facts: Facts) -> Any:
     """Decoded as by bertpt."""
-    from bertpt.tasks.spans import Window, decide
+    from bertpt.tasks.qa.spans import Window, decide
 
     windows: list[list[Any]] = [[] for _ in examples]
     offsets: list[Any] = [None] * len(examples)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
@@ -112,22 +112,23 @@ class Encoder:
         ids, lengths = [np.empty(0, np.int32)], [np.empty(0, np.int64)]
         for start in range(0, len(sentences), SLICE_SENTENCES):
             part = sentences[start : start + SLICE_SENTENCES]
-            encoded = self.tokenizer.encode_sentences(part)
-            lengths.append(np.fromiter(map(len, encoded), np.int64, len(encoded)))
-            ids.append(np.fromiter(itertools.chain.from_iterable(encoded), np.int32, int(lengths[-1].sum())))
-            self._count_unknown(part, encoded, counts)
+            encoded, sizes = self.tokenizer.encode_flat(part)
+            ids.append(encoded)
+            lengths.append(sizes)
+            self._count_unknown(part, encoded, sizes, counts)
         return np.concatenate(ids), np.concatenate(lengths)
 
-    def _count_unknown(self, sentences: Iterable[str], encoded: list[list[int]], counts: EncodeCounts) -> None:
+    def _count_unknown(
+        self, sentences: Sequence[str], ids: NDArray[np.int32], lengths: NDArray[np.int64], counts: EncodeCounts
+    ) -> None:
         """Count unknown words; those of too many letters are among them, and need not be looked for anywhere else."""
-        unk, unknown = self.tokenizer.unk_id, counts.unknown
-        for sentence, ids in zip(sentences, encoded, strict=True):
-            if unk in ids:
-                for chunk in self.tokenizer.unknown_chunks(sentence):
-                    if len(unknown) < _MAX_UNKNOWN or chunk in unknown:
-                        unknown[chunk] += 1
-                    if len(chunk) > MAX_WORD_LETTERS:
-                        counts.long_words += sum(len(word) > MAX_WORD_LETTERS for word in self.tokenizer.words(chunk))
+        unknown, places = counts.unknown, np.flatnonzero(ids == self.tokenizer.unk_id)
+        for number in np.unique(np.searchsorted(lengths.cumsum(), places, side="right")).tolist():
+            for chunk in self.tokenizer.unknown_chunks(sentences[number]):
+                if len(unknown) < _MAX_UNKNOWN or chunk in unknown:
+                    unknown[chunk] += 1
+                if len(chunk) > MAX_WORD_LETTERS:
+                    counts.long_words += sum(len(word) > MAX_WORD_LETTERS for word in self.tokenizer.words(chunk))
 
 
 def source_index(labels: dict[str, int], label: str) -> int:

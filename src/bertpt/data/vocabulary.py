@@ -17,8 +17,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from bertpt.data.wordpiece import MAX_WORD_LETTERS, PREFIX, SPECIALS, Normalising, chunks, clean, library_faults
 from bertpt.errors import RequestError
 
-MAX_CHUNKS = 1_000_000  # distinct chunks (text between white space) held before they are split into words
-MAX_PENDING_LETTERS = 64_000_000  # likewise, for scripts that put no space between words
+MAX_CHUNKS = 500_000  # distinct chunks (text between white space) held before they are split into words
+MAX_PENDING_LETTERS = 32_000_000  # likewise, for scripts that put no space between words
 MAX_WORDS = 600_000  # distinct words held while counting; above it the rarer half goes
 # Distinct words shown to the trainer, which takes 1 KB for each: the most frequent ones. 50 MB of English have as many.
 MAX_TRAINED = 300_000

@@ -9,7 +9,7 @@ from typing import BinaryIO
 from bertpt.data.lines import read_lines
 from bertpt.errors import RequestError
 from bertpt.predict.texts import Text, refuse
-from bertpt.tasks.articles import Article, sentence_spans
+from bertpt.tasks.summarization.articles import Article, sentence_spans
 from bertpt.tasks.tables import is_json_lines, read_json_lines
 from bertpt.tasks.task import Facts
 

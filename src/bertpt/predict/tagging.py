@@ -11,7 +11,7 @@ from bertpt.config.finetune.tagging import TaggingConfig
 from bertpt.data.wordpiece import WordPieceTokenizer
 from bertpt.predict.texts import Text
 from bertpt.tasks.examples import refuse
-from bertpt.tasks.tagged import Sentence, format_of, read_sentences
+from bertpt.tasks.tagging.tagged import Sentence, format_of, read_sentences
 
 _OF_WORDS = re.compile(r"\.(conll|conllu|iob|bio|jsonl|ndjson|parquet|pq)(\.(gz|bz2|xz|zst|zstd))?$", re.IGNORECASE)
 _WHITE_SPACE = re.compile(r"\S+")

@@ -16,10 +16,10 @@ from bertpt.errors import RequestError
 from bertpt.predict.texts import Text, refuse
 from bertpt.progress import Progress
 from bertpt.progress import say as say_line
+from bertpt.tasks.classification.labelled import Example
 from bertpt.tasks.evaluation import open_best
 from bertpt.tasks.kinds import TASKS
-from bertpt.tasks.labelled import Example
-from bertpt.tasks.questions import Question, read_questions
+from bertpt.tasks.qa.questions import Question, read_questions
 from bertpt.tasks.rundir import open_task_run
 from bertpt.tasks.task import Facts, Task
 

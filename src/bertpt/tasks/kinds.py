@@ -5,10 +5,10 @@ from __future__ import annotations
 from torch import nn
 
 from bertpt.config.schema import Model
-from bertpt.tasks.classification import Classification
-from bertpt.tasks.qa import QuestionAnswering
-from bertpt.tasks.summarization import Summarization
-from bertpt.tasks.tagging import Tagging
+from bertpt.tasks.classification.classification import Classification
+from bertpt.tasks.qa.qa import QuestionAnswering
+from bertpt.tasks.summarization.summarization import Summarization
+from bertpt.tasks.tagging.tagging import Tagging
 from bertpt.tasks.task import Facts, Task
 
 TASKS: dict[str, Task] = {

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from sklearn import metrics
 
-from bertpt.tasks.iob import entities
+from bertpt.tasks.tagging.iob import entities
 
 
 def class_scores(labels: NDArray[np.int64], predicted: NDArray[np.int64], classes: int) -> dict[str, float]:

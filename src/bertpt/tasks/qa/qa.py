@@ -17,10 +17,10 @@ from bertpt.data.wordpiece import WordPieceTokenizer
 from bertpt.errors import RequestError
 from bertpt.model.answering import BertForQuestionAnswering, span_loss
 from bertpt.tasks.examples import limited
-from bertpt.tasks.question_windows import Windows, encode_questions
-from bertpt.tasks.questions import Question, read_questions
-from bertpt.tasks.spans import Prediction, Window, decide
-from bertpt.tasks.squad_scores import best_scores, best_threshold
+from bertpt.tasks.qa.question_windows import Windows, encode_questions
+from bertpt.tasks.qa.questions import Question, read_questions
+from bertpt.tasks.qa.spans import Prediction, Window, decide
+from bertpt.tasks.qa.squad_scores import best_scores, best_threshold
 from bertpt.tasks.task import Examples, Facts, Scored, Task, nothing, outputs
 from bertpt.train.step import Objective, Terms
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bertpt.config.finetune.summarization import Shares, SummarizationConfig
 from bertpt.data.random import bits, uniform
-from bertpt.tasks.oracle import oracle
+from bertpt.tasks.summarization.oracle import oracle
 from bertpt.tasks.tables import read_table
 from bertpt.tasks.task import Examples
 

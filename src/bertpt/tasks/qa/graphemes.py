@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 
-from bertpt.tasks.questions import Span
+from bertpt.tasks.qa.questions import Span
 
 _JOINER = "\u200d"
 # The joiner, and the viramas that join two consonants to one letter (UAX 29, rule 9c).

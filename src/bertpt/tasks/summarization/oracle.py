@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from bertpt.tasks.rouge import Counts, f_measure, ngrams, words
+from bertpt.tasks.summarization.rouge import Counts, f_measure, ngrams, words
 
 FOUND_SHARE = 0.9  # of a summary's letters in sentences of the article: then these are the labels
 

@@ -17,7 +17,7 @@ from bertpt.config.finetune.common import Column
 from bertpt.config.finetune.tagging import CONLLU_COLUMNS, TaggedData
 from bertpt.data.lines import is_blank, read_file_lines
 from bertpt.errors import RequestError
-from bertpt.tasks.iob import detect, fault_of, to_iob2
+from bertpt.tasks.tagging.iob import detect, fault_of, to_iob2
 from bertpt.tasks.task import Examples
 
 DOCUMENT = "-DOCSTART-"

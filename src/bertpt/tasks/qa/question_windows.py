@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from bertpt.config.finetune.qa import SPECIALS
 from bertpt.data.wordpiece import WordPieceTokenizer
 from bertpt.tasks.encode import Rows
-from bertpt.tasks.graphemes import whole
-from bertpt.tasks.questions import Question, Span
+from bertpt.tasks.qa.graphemes import whole
+from bertpt.tasks.qa.questions import Question, Span
 from bertpt.tasks.task import Encoded, Facts
 
 

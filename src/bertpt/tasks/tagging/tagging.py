@@ -23,11 +23,11 @@ from bertpt.errors import RequestError
 from bertpt.model.crf import LinearChainCrf, best_path
 from bertpt.model.token import BertForTokenClassification
 from bertpt.tasks.examples import few
-from bertpt.tasks.iob import complete, entities, legal, to_iob2
 from bertpt.tasks.metrics import entity_scores, tag_scores
-from bertpt.tasks.tagged import Sentence, read_sentences
+from bertpt.tasks.tagging.iob import complete, entities, legal, to_iob2
+from bertpt.tasks.tagging.tagged import Sentence, read_sentences
+from bertpt.tasks.tagging.words import EncodedWords, encode_words
 from bertpt.tasks.task import EVALUATION_ROWS, Encoded, Examples, Facts, Scored, Task, nothing, outputs
-from bertpt.tasks.words import EncodedWords, encode_words
 from bertpt.train.step import Objective, Terms
 
 _SHOWN_TYPES = 30  # in a table

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from bertpt.tasks.graphemes import whole
+from bertpt.tasks.qa.graphemes import whole
 
 _ANY_LENGTH = 0.01  # a window's size counts so much beside the context on the poorer side
 

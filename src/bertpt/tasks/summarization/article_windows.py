@@ -13,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 
 from bertpt.data.wordpiece import WordPieceTokenizer
-from bertpt.tasks.articles import Article
 from bertpt.tasks.encode import Rows
+from bertpt.tasks.summarization.articles import Article
 from bertpt.tasks.task import Encoded
 
 SPECIALS = 2  # tokens around a sentence

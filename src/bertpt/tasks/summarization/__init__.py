@@ -1,0 +1,1 @@
+"""Sentences of an article that say the most of it."""

@@ -1,0 +1,1 @@
+"""A tag for each word: entities and parts of speech."""
