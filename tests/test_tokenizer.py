@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from tokenizers import Tokenizer, pre_tokenizers
 
 from bertpt.data import vocabulary
 from bertpt.data.tokenizer import train_tokenizer
-from bertpt.data.vocabulary import choose_alphabet, count_words, learn_vocabulary
+from bertpt.data.vocabulary import WordCounts, choose_alphabet, count_words, learn_vocabulary
 from bertpt.data.wordpiece import (
     SPECIALS,
     Normalising,
@@ -124,9 +125,8 @@ def test_counting_in_small_portions_gives_the_same_counts(monkeypatch: pytest.Mo
 
 
 def test_memory_bound_drops_the_rarest_words_and_counts_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vocabulary, "MAX_WORDS", 4)
     monkeypatch.setattr(vocabulary, "MAX_CHUNKS", 3)
-    counted = count_words(["one two two three three four õx õx õx"], Normalising(strip_accents=False))
+    counted = count_words(["one two two three three four õx õx õx"], Normalising(strip_accents=False), most=2)
     assert counted.words == {"õx": 3, "three": 2}  # of equal ones the first
     assert (counted.pruned, counted.pruned_occurrences) == (3, 4)
     counted.keep(1)
@@ -135,6 +135,19 @@ def test_memory_bound_drops_the_rarest_words_and_counts_them(monkeypatch: pytest
         set("onetwhrfuõx")
     )  # of all words
     assert count_words(["a b c a b d d d"], Normalising()).words == {"a": 2, "b": 2, "c": 1, "d": 3}
+
+
+def test_the_words_that_are_kept_are_the_first_by_frequency_and_then_by_code_point() -> None:
+    draw = random.Random(0)
+    for size, highest in ((1, 1), (40, 3), (200, 9), (300, 1)):
+        words = {f"w{draw.randrange(10**6)}": draw.randint(1, highest) for _ in range(size)}
+        ranked = sorted(words, key=lambda word: (-words[word], word))
+        for most in (1, size // 2, size - 1, size, size + 5):
+            counted = WordCounts(Counter(words))
+            counted.keep(max(1, most))
+            assert counted.words == {word: words[word] for word in ranked[: max(1, most)]}
+            assert counted.pruned == max(0, len(words) - max(1, most))
+            assert counted.pruned_occurrences == sum(words.values()) - sum(counted.words.values())
 
 
 def test_the_trainer_gets_the_most_frequent_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -144,10 +144,10 @@ def _train(
     chosen = config.tokenizer
     sample = _Sample(documents_dir(config), chosen.sample_bytes, chosen.seed)
     with Progress("train-tokenizer", unit="documents", shown=shown) as progress:
-        counted = count_words(sample.texts(progress), flags)
+        most = max(MAX_TRAINED, TRAINED_PER_ENTRY * chosen.vocab_size)
+        counted = count_words(sample.texts(progress), flags, most)
     if not counted.words:
         raise RequestError(f"{sample.directory}: no words in {sample.documents:,} training documents")
-    counted.keep(max(MAX_TRAINED, TRAINED_PER_ENTRY * chosen.vocab_size))
     alphabet = choose_alphabet(counted.words, chosen.vocab_size, flags, counted.pruned_letters)
     tokens = learn_vocabulary(counted.words, alphabet, chosen.vocab_size, chosen.min_frequency)
     letters = set(alphabet.letters)

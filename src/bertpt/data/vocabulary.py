@@ -12,14 +12,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+import numpy as np
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from bertpt.data.wordpiece import MAX_WORD_LETTERS, PREFIX, SPECIALS, Normalising, chunks, clean, library_faults
 from bertpt.errors import RequestError
 
-MAX_CHUNKS = 500_000  # distinct chunks (text between white space) held before they are split into words
-MAX_PENDING_LETTERS = 32_000_000  # likewise, for scripts that put no space between words
-MAX_WORDS = 600_000  # distinct words held while counting; above it the rarer half goes
+MAX_CHUNKS = 250_000  # distinct chunks (text between white space) held before they are split into words
+MAX_PENDING_LETTERS = 16_000_000  # likewise, for scripts that put no space between words
 # Distinct words shown to the trainer, which takes 1 KB for each: the most frequent ones. 50 MB of English have as many.
 MAX_TRAINED = 300_000
 TRAINED_PER_ENTRY = 8  # or more for a large vocabulary: so many words for each of its entries
@@ -42,14 +42,24 @@ class WordCounts:
 
     def keep(self, most: int) -> None:
         """Keep so many words: the most frequent, of equal ones the first by code point."""
-        if len(self.words) > most:
-            ranked = sorted(self.words.items(), key=lambda item: (-item[1], item[0]))
-            self.pruned += len(ranked) - most
-            self.pruned_occurrences += sum(count for _, count in ranked[most:])
-            for word, count in ranked[most:]:
-                for letter in word:
-                    self.pruned_letters[letter] += count
-            self.words = Counter(dict(ranked[:most]))
+        size = len(self.words)
+        if size <= most:
+            return
+        # Sorting pairs would take more memory than the words themselves.
+        counts = np.fromiter(self.words.values(), np.int64, size)
+        least = int(np.partition(counts, size - most)[size - most])
+        alike = sorted(word for word, count in self.words.items() if count == least)
+        dropped = set(alike[most - int((counts > least).sum()) :])
+        kept: Counter[str] = Counter()
+        for word, count in self.words.items():
+            if count >= least and word not in dropped:
+                kept[word] = count
+                continue
+            self.pruned += 1
+            self.pruned_occurrences += count
+            for letter in word:
+                self.pruned_letters[letter] += count
+        self.words = kept
 
 
 @dataclass(frozen=True)
@@ -67,8 +77,11 @@ class Alphabet:
         return len(self.letters) + len(self.inner)
 
 
-def count_words(texts: Iterable[str], normalising: Normalising) -> WordCounts:
-    """Count the words of many texts; memory is bounded by ``MAX_CHUNKS`` and ``MAX_WORDS``."""
+def count_words(texts: Iterable[str], normalising: Normalising, most: int = MAX_TRAINED) -> WordCounts:
+    """Count the words of many texts and keep the ``most`` frequent.
+
+    Memory is bounded by ``MAX_CHUNKS`` and by half as many words again: so rare words of long texts may be missed.
+    """
     counts = WordCounts()
     pending: Counter[str] = Counter()
     normalizer, pre_tokenizer = normalising.normalizer(), pre_tokenizers.BertPreTokenizer()
@@ -82,8 +95,8 @@ def count_words(texts: Iterable[str], normalising: Normalising) -> WordCounts:
                     else:
                         counts.words[word] += count
         pending.clear()
-        if len(counts.words) > MAX_WORDS:
-            counts.keep(MAX_WORDS // 2)
+        if len(counts.words) > most * 3 // 2:
+            counts.keep(most)
 
     letters = 0
     for text in texts:
@@ -93,6 +106,7 @@ def count_words(texts: Iterable[str], normalising: Normalising) -> WordCounts:
             flush()
             letters = 0
     flush()
+    counts.keep(most)
     return counts
 
 
