@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import itertools
 import json
@@ -198,9 +199,13 @@ def test_predict_reads_a_file_as_one_article_and_json_lines_as_many(
     assert "bad.jsonl:2: no 'article'; there: text" in capsys.readouterr().err
 
 
-def test_the_export_scores_like_ours_in_transformers(trained: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_the_export_scores_like_ours_in_transformers(trained: Path, tmp_path: Path, pooling: str) -> None:
     from transformers import AutoModelForTokenClassification, AutoTokenizer
 
+    if pooling == "cls":
+        trained = tmp_path
+        fit(configuration(trained, head={"pooling": "cls"}, train={"epochs": 1}))
     out = tmp_path / "out"
     done = export_task(trained / "runs/t", out, say=silent)
     assert done.difference_transformers is not None
@@ -220,10 +225,43 @@ def test_the_export_scores_like_ours_in_transformers(trained: Path, tmp_path: Pa
     ids = torch.tensor([[token for row in rows for token in row]])
     types = torch.tensor([[number % 2 for number, row in enumerate(rows) for _ in row]])
     with torch.inference_mode():
-        logits = theirs(input_ids=ids, token_type_ids=types).logits[0, :, 0][ids[0] == tokenizer.cls_token_id]
-    assert logits.tolist() == pytest.approx(ours.tolist(), abs=1e-5)
-    card = (out / "README.md").read_text("utf-8")
-    assert "the one logit at each [CLS] is the score of its sentence" in card.replace("`", "")
+        logits = theirs(input_ids=ids, token_type_ids=types).logits[0, :, 0]
+    card = (out / "README.md").read_text("utf-8").replace("`", "")
+    if pooling == "mean":
+        found = [part.mean().item() for part in logits.split([len(row) for row in rows])]
+        assert "the score of a sentence is the mean of the logits of its tokens" in card
+        assert "part.mean()" in card
+    else:
+        found = logits[ids[0] == tokenizer.cls_token_id].tolist()
+        assert "the one logit at each [CLS] is the score of its sentence" in card
+    assert found == pytest.approx(ours.tolist(), abs=1e-5)
+
+
+def test_a_score_is_the_mean_over_the_tokens_of_its_own_sentence(trained: Path) -> None:
+    model, facts = open_best_of(trained)
+    assert model.mean
+    tokenizer = tokenizer_of(trained)
+    [long, short] = read(
+        trained,
+        [
+            {"article": "\n\n".join(f"A b{n} c d e now." for n in range(12)), "summary": "A b3 c d e now."},
+            {"article": "B a now.\n\nC d e.", "summary": "B a now."},
+        ],
+    ).rows
+    encoded = TASK.encode([long, short], tokenizer, facts, known=False)
+    rows = np.arange(len(encoded.rows))
+    assert len(rows) > 2, "windows that overlap, and another article behind them"
+    batch = encoded.batch(rows)
+    assert batch.token_positions is not None
+    with torch.inference_mode():
+        found = model.eval()(batch).tolist()
+        each = model(dataclasses.replace(batch, token_positions=None)).tolist()
+    ids, expected = batch.input_ids.tolist(), []
+    for place in batch.token_positions.tolist():
+        end = next(at for at in range(place, len(ids)) if ids[at] == tokenizer.sep_id)
+        expected.append(np.mean(each[place : end + 1]))
+    assert len(set(np.round(expected, 6))) > 3
+    assert found == pytest.approx(expected, abs=1e-5)
 
 
 def open_best_of(folder: Path) -> tuple[Any, Any]:

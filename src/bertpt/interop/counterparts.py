@@ -194,7 +194,7 @@ class QuestionAnswering(Counterpart):
 
 
 class SentenceScoring(Counterpart):
-    """A score at the [CLS] before each sentence."""
+    """A score for each sentence, at its [CLS] or as a mean over its tokens."""
 
     architecture = "BertForTokenClassification"
     auto_class = "AutoModelForTokenClassification"
@@ -215,11 +215,13 @@ class SentenceScoring(Counterpart):
     def kind(self, facts: Facts) -> str:
         """Length and how the output is read."""
         size = f"{facts['k']} sentences" if facts["share"] is None else f"{facts['share']:.0%} of the sentences"
+        score = "the one logit at each [CLS] is the score of its sentence, those at other tokens mean nothing"
+        if facts.get("pooling") == "mean":
+            score = "the score of a sentence is the mean of the logits of its tokens, [CLS] and [SEP] among them"
         return (
             f"extractive summarization ({size}). Rows are `[CLS] sentence [SEP] [CLS] sentence [SEP] ...`, with token"
-            f" types 0, 1, 0 ... by sentence and at most {facts['max_length']} tokens; the one logit at each [CLS] is"
-            " the score of its sentence, those at other tokens mean nothing. The sentences of the highest scores, in"
-            " the order of the article, are the summary"
+            f" types 0, 1, 0 ... by sentence and at most {facts['max_length']} tokens; {score}."
+            " The sentences of the highest scores, in the order of the article, are the summary"
         )
 
     def example(self, facts: Facts) -> Iterator[str]:
@@ -234,7 +236,10 @@ class SentenceScoring(Counterpart):
         yield "ids = torch.tensor([[token for row in rows for token in row]])"
         yield "types = torch.tensor([[number % 2 for number, row in enumerate(rows) for _ in row]])"
         yield "logits = model(input_ids=ids, token_type_ids=types).logits[0, :, 0]"
-        yield "print(logits[ids[0] == tokenizer.cls_token_id])"
+        if facts.get("pooling") == "mean":
+            yield "print([part.mean().item() for part in logits.split([len(row) for row in rows])])"
+        else:
+            yield "print(logits[ids[0] == tokenizer.cls_token_id])"
 
 
 COUNTERPARTS: dict[str, Counterpart] = {

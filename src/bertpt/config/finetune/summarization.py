@@ -69,6 +69,14 @@ class Summary(Section):
     )
 
 
+class SentenceHead(Section):
+    """What gives a sentence its score."""
+
+    pooling: Literal["mean", "cls"] = Field(
+        "mean", description="mean: all tokens of the sentence; cls: the [CLS] before it, as in BERTSUM."
+    )
+
+
 class SummarizationTrain(TaskTrain):
     """The training run; a row is a window of whole sentences."""
 
@@ -87,6 +95,7 @@ class SummarizationConfig(FinetuneConfig):
     task: Literal["summarization"]
     data: ArticleData
     summary: Summary = Summary()
+    head: SentenceHead = SentenceHead()
     train: SummarizationTrain = SummarizationTrain()
 
     @property

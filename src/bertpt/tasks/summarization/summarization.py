@@ -27,8 +27,8 @@ from bertpt.train.step import Objective, Terms
 class Summarization(Task):
     """Sentences of an article, verbatim and in order.
 
-    Its facts: ``k`` or ``share`` (how many sentences are chosen), ``trigram_blocking``, and what another process needs
-    to split an article the same way: ``language``, ``sentences``, ``headline``, ``article`` (the column).
+    Its facts: ``pooling``, ``k`` or ``share`` (how many sentences are chosen), ``trigram_blocking``, and what another
+    process needs to split an article the same way: ``language``, ``sentences``, ``headline``, ``article`` (the column).
     """
 
     baseline: ClassVar[str] = "lead-k"
@@ -69,6 +69,7 @@ class Summarization(Task):
         if k == "auto":
             k = max(1, round(chosen / len(train)))
         return {
+            "pooling": config.head.pooling,
             "k": k if share is None else None,
             "share": share,
             "trigram_blocking": config.summary.trigram_blocking,
@@ -80,7 +81,7 @@ class Summarization(Task):
 
     def build(self, model: Model, facts: Facts) -> BertForSentenceScoring:
         """Encoder and head."""
-        return BertForSentenceScoring(model, facts["vocab_size"])
+        return BertForSentenceScoring(model, facts["vocab_size"], mean=facts.get("pooling") == "mean")
 
     def encode(
         self, examples: Sequence[Article], tokenizer: WordPieceTokenizer, facts: Facts, *, known: bool
