@@ -208,6 +208,38 @@ def test_a_malformed_row_names_its_line_and_what_was_expected(tmp_path: Path, li
     assert reason in message
 
 
+def test_tables_by_their_ending_and_their_rules(tmp_path: Path) -> None:
+    rows = '\ufeffid,text,g\r\n1,"a, ""b""\r\nc",x\r\n\r\n2,d\u2028e,x\r\n3,,y\r\n4,"f",y\r\n'
+    path = put(tmp_path / "x.csv.gz", gzip.compress(rows.encode()))
+    assert [(d.name, d.text) for d in documents(tmp_path, path)] == [
+        ("x.csv.gz#2", 'a, "b"\nc'),
+        ("x.csv.gz#5", "d\u2028e"),
+        ("x.csv.gz#6", ""),
+        ("x.csv.gz#7", "f"),
+    ]
+    assert texts(tmp_path, path, documents="group", group_column="g") == ['a, "b"\nc\nd\u2028e', "\nf"]
+    tabs = put(tmp_path / "x.tsv", 'body\tn\nsaid "a, b"\t1\n"open\t2\n')
+    assert texts(tmp_path, tabs, text_column="body") == ['said "a, b"', '"open']
+    assert texts(tmp_path, tabs, format="text", documents="row") == ["body\tn", 'said "a, b"\t1', '"open\t2']
+
+
+@pytest.mark.parametrize(
+    ("rows", "line", "reason"),
+    [
+        ("id,body\n1,a\n", 1, "no 'text'; found: id, body; set text_column"),
+        ("id,text\n1,a\n\n2\n", 4, "1 cell, the first line has 2; mend it, or set format: text"),
+        ("id,text\n1,a,b\n", 2, "3 cells, the first line has 2"),
+        ('id,text\n1,"a\nb\n', 2, "no readable CSV (unexpected end of data)"),
+        ('id,text\n1,"a"b\n', 2, "no readable CSV"),
+    ],
+)
+def test_a_malformed_table_names_its_line_and_what_to_do(tmp_path: Path, rows: str, line: int, reason: str) -> None:
+    path = put(tmp_path / "x.csv", rows)
+    message = faults(tmp_path, path)
+    assert message.startswith(f"{path}: line {line}: ")
+    assert reason in message
+
+
 def test_a_json_file_asks_what_it_is(tmp_path: Path) -> None:
     path = put(tmp_path / "x.json", '{"text": "a"}\n')
     assert "set format: jsonl" in faults(tmp_path, path)

@@ -55,9 +55,17 @@ _SINGULAR = {
     "copies": "copy", "entries": "entry", "bytes": "byte", "files": "file", "lines": "line", "texts": "text",
     "documents": "document", "near-duplicates": "near-duplicate", "characters": "character", "marks": "mark",
     "surrogates": "surrogate", "words": "word", "vectors": "vector", "rows": "row", "sentences": "sentence",
-    "processes": "process", "GPUs": "GPU",
+    "processes": "process", "GPUs": "GPU", "cells": "cell",
 }  # fmt: skip
-_VERBS = {"are": "is", "stand": "stands", "hold": "holds", "have": "has", "repeat": "repeats", "give": "gives"}
+_VERBS = {
+    "are": "is",
+    "stand": "stands",
+    "hold": "holds",
+    "have": "has",
+    "repeat": "repeats",
+    "give": "gives",
+    "differ": "differs",
+}
 
 
 def counted(number: int, things: str) -> str:

@@ -137,17 +137,19 @@ class Source(Section):
 
 
 class FilesSource(Source):
-    """Local files: text, JSON lines or Parquet, each also compressed with gzip, bzip2, xz or zstd."""
+    """Local files: text, JSON lines, CSV, TSV or Parquet, each also compressed with gzip, bzip2, xz or zstd."""
 
     kind: Literal["files"]
     path: str = Field(min_length=1, description="A file, a folder (read in full) or a glob pattern.")
-    format: Literal["auto", "text", "jsonl", "parquet"] = Field("auto", description="auto: by the file's ending.")
+    format: Literal["auto", "text", "jsonl", "csv", "tsv", "parquet"] = Field(
+        "auto", description="auto: by the file's ending. In tsv quotes are text."
+    )
     documents: Literal["auto", "blank-line", "file", "row", "group", "heading"] = Field(
         "auto",
         description="Where a document ends. auto: text files by blank lines when a file has any between"
-        " lines and there is one file, else one document per file; rows for JSON lines and Parquet.",
+        " lines and there is one file, else one document per file; rows for all but text.",
     )
-    text_column: str = Field("text", description="Column that holds the text (JSON lines, Parquet).")
+    text_column: str = Field("text", description="Column that holds the text, of all but text files.")
     group_column: str | None = Field(None, description="documents: group. Adjacent rows of equal value join.")
     heading: str | None = Field(None, description="documents: heading. Regular expression of a first line.")
     validation: str | None = Field(None, description="Files that are held out, in place of a share of the rest.")

@@ -15,6 +15,7 @@ from bertpt.data.documents import Document, DocumentWriter, read_shard
 from bertpt.data.gather import HASH_BYTES, HELDOUT, TRAIN, Gathered
 from bertpt.data.near_duplicates import DocumentIndex
 from bertpt.errors import RequestError
+from bertpt.progress import counted
 
 
 def distinct(source: Gathered) -> NDArray[np.bytes_]:
@@ -67,9 +68,11 @@ def _too_few(source: Gathered, unique: int, minimum: int, can_give: bool) -> str
     advice += ["hold out files of your own (validation: FILE)"] if can_give else []
     if unique < 2:
         advice.append("see that documents end where they should (documents: blank-line, heading, file or row)")
-    copies = f" that differ ({len(source)} with copies)" if len(source) > unique else ""
+    found = counted(unique, "documents")
+    if len(source) > unique:
+        found = f"{counted(unique, 'documents that differ')} ({len(source):,} with copies)"
     return (
-        f"{source.label}: {unique} document{'s' * (unique != 1)}{copies}; holding out"
+        f"{source.label}: {found}; holding out"
         f" corpus.heldout.min_documents={minimum} needs {2 * minimum}; {', or '.join(advice) or 'give more text'}"
     )
 

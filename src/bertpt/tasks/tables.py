@@ -8,7 +8,6 @@ from __future__ import annotations
 import csv
 import json
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +19,7 @@ import pyarrow.parquet as pq
 from bertpt.config.finetune.classification import TableData
 from bertpt.config.finetune.common import Column, FileData
 from bertpt.data.lines import is_blank, read_file_lines
+from bertpt.data.separated import records
 from bertpt.errors import RequestError
 
 LABEL = "__label__"
@@ -112,10 +112,11 @@ def _separated(
     path: Path, lines: Iterator[str], delimiter: str, quoting: bool, header: bool, columns: Sequence[Column]
 ) -> Table:
     table = Table()
-    records = _quoted(path, lines, delimiter, table) if quoting else _plain(lines, delimiter)
     width, indices = 0, list[int]()
-    for number, cells in records:
-        if not cells:
+    for number, cells in records(lines, delimiter, quoting=quoting):
+        if isinstance(cells, csv.Error):
+            table.faults.append(f"{path}:{number}: {cells}; where a quote is text, set data.quoting=false")
+        elif not cells:
             table.blank += 1
         elif not width:  # the first line says how many columns there are
             width = len(cells)
@@ -134,25 +135,6 @@ def _quote_hint(cells: Sequence[str], quoting: bool) -> str:
     if quoting:
         return "; where a quote is text, set data.quoting=false"
     return "; where quotes enclose cells, set data.quoting=true" if any('"' in cell for cell in cells) else ""
-
-
-def _plain(lines: Iterator[str], delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    for number, line in enumerate(lines, 1):
-        yield number, line.split(delimiter) if line else []
-
-
-def _quoted(path: Path, lines: Iterator[str], delimiter: str, table: Table) -> Iterator[tuple[int, list[str]]]:
-    """Records with the line they begin in; a quoted cell may hold line ends."""
-    csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # a text may be longer than 131,072 letters
-    reader = csv.reader((f"{line}\n" for line in lines), delimiter=delimiter, strict=True)
-    while True:
-        number = reader.line_num + 1
-        try:
-            yield number, next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            table.faults.append(f"{path}:{number}: {error}; where a quote is text, set data.quoting=false")
 
 
 def _index(path: Path, names: Sequence[str] | None, width: int, column: Column) -> int:

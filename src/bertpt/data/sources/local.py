@@ -1,7 +1,8 @@
-"""Documents out of local text, JSON lines and Parquet files, streaming."""
+"""Documents out of local text, JSON lines, CSV, TSV and Parquet files, streaming."""
 
 from __future__ import annotations
 
+import csv
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -20,6 +21,7 @@ from bertpt.data.documents import (
     documents_by_heading,
 )
 from bertpt.data.lines import is_blank, read_lines, split_lines
+from bertpt.data.separated import records
 from bertpt.data.sources.base import RawDocument, Reading
 from bertpt.data.sources.local_files import LocalFile, fingerprint_files, format_of, list_files
 from bertpt.errors import RequestError
@@ -30,7 +32,7 @@ _BATCH_ROWS = 1024
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    number: int  # line of the file (JSON lines) or row, from 1
+    number: int  # line of the file, of Parquet row, from 1
     text: str
     group: str
 
@@ -103,7 +105,7 @@ def _documents(file: LocalFile, source: FilesSource, rule: str, reading: Reading
     if kind == "text":
         yield from _text_documents(file, source, rule, reading)
         return
-    rows = _json_rows(file, source, reading) if kind == "jsonl" else _parquet_rows(file, source, reading)
+    rows = {"jsonl": _json_rows, "parquet": _parquet_rows}.get(kind, _separated_rows)(file, source, reading)
     if source.documents in ("auto", "row"):
         yield from (RawDocument("\n".join(split_lines(row.text)), f"{file.name}#{row.number}") for row in rows)
     elif rule == "group":
@@ -114,7 +116,7 @@ def _documents(file: LocalFile, source: FilesSource, rule: str, reading: Reading
 
 def _text_documents(file: LocalFile, source: FilesSource, rule: str, reading: Reading) -> Iterator[RawDocument]:
     if rule == "group":
-        raise RequestError(f"{file.path}: documents: group needs the columns of JSON lines or Parquet; this is text")
+        raise RequestError(f"{file.path}: documents: group needs columns (JSON lines, CSV, TSV, Parquet); this is text")
     lines = read_lines(file.path, str(file.path), reading.encoding_errors, reading.counts)
     if rule == "row":
         yield from (RawDocument(line, f"{file.name}#{n}") for n, line in enumerate(lines, 1) if not is_blank(line))
@@ -166,6 +168,34 @@ def _json_rows(file: LocalFile, source: FilesSource, reading: Reading) -> Iterat
             raise RequestError(f"{where}: {source.text_column!r} is {type(text).__name__}; a string is expected")
         group = _column(row, source.group_column, "group_column", where) if source.group_column else ""
         yield _Row(number, text, group if isinstance(group, str) else json.dumps(group))
+
+
+def _separated_rows(file: LocalFile, source: FilesSource, reading: Reading) -> Iterator[_Row]:
+    """Rows of a table whose first line names its columns."""
+    tabs = format_of(file, source) == "tsv"
+    lines = read_lines(file.path, str(file.path), reading.encoding_errors, reading.counts)
+    names: list[str] = []
+    for number, cells in records(lines, "\t" if tabs else ",", quoting=not tabs):
+        where = f"{file.path}: line {number}"
+        if isinstance(cells, csv.Error):
+            raise RequestError(
+                f"{where}: no readable CSV ({cells}); where commas and quotes are text, set format: text"
+            )
+        if not cells:
+            continue
+        if not names:
+            names = cells
+            for key in ("text_column", "group_column"):
+                if (column := getattr(source, key)) is not None:
+                    _column(dict.fromkeys(names), column, key, where)
+            continue
+        if len(cells) != len(names):
+            raise RequestError(
+                f"{where}: {counted(len(cells), 'cells')}, the first line has {len(names)}; mend it, or set"
+                " format: text where this is no table"
+            )
+        row = dict(zip(names, cells, strict=True))
+        yield _Row(number, row[source.text_column], row[source.group_column] if source.group_column else "")
 
 
 def _column(row: dict[str, Any], column: str, key: str, where: str) -> Any:

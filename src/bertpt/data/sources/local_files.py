@@ -16,10 +16,17 @@ from bertpt.errors import RequestError
 from bertpt.files import fingerprint, sha256_file
 from bertpt.progress import counted
 
-Format = Literal["text", "jsonl", "parquet"]
+Format = Literal["text", "jsonl", "csv", "tsv", "parquet"]
 
 _PACKED_ENDINGS = (".gz", ".bz2", ".xz", ".zst", ".zstd")
-_ENDINGS: dict[str, Format] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".pq": "parquet"}
+_ENDINGS: dict[str, Format] = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+}
 # What lies beside a corpus and is not of it. JSON counts only when the source's format is jsonl.
 _SIDE_FILE = re.compile(
     r"(readme|provenance|licen[sc]e|copying|notice|changelog|sha\d+sums?|md5sums?)\b", re.IGNORECASE
