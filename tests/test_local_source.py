@@ -141,7 +141,7 @@ def test_other_rules_for_text(tmp_path: Path) -> None:
     assert texts(tmp_path, path, documents="heading", heading=r"CHAPTER \d") == ["CHAPTER 1\na\nb", "CHAPTER 2\nc"]
     assert texts(tmp_path, path, documents="row") == ["CHAPTER 1", "a", "b", "CHAPTER 2", "c"]
     assert "begins no line of 1 file" in faults(tmp_path, path, documents="heading", heading="PART")
-    assert "needs the columns" in faults(tmp_path, path, documents="group", group_column="g")
+    assert "needs columns" in faults(tmp_path, path, documents="group", group_column="g")
 
 
 def test_empty_files_are_noted_and_counted(tmp_path: Path) -> None:
