@@ -27,8 +27,8 @@ SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 PREFIX = "##"
 MAX_WORD_LETTERS = 100  # longer words are one [UNK], as in every released BERT
 DEFAULT_MAX_LENGTH = 512
-# Chunks kept with their ids, about 35 MB; letters bound it for scripts that put no space between words.
-_CACHE_ENTRIES = 225_000
+# Chunks kept with their ids, about 25 MB; letters bound it for scripts that put no space between words.
+_CACHE_ENTRIES = 150_000
 _CACHE_LETTERS = 8_000_000
 
 # str.split() breaks words at these, the BERT normaliser removes them and joins what stands around.

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import accumulate, islice
 from typing import Any, cast
 
 import torch
@@ -140,6 +140,8 @@ class PreTraining:
         self.model = BertForPreTraining(config.model, store.vocab_size, nsp=config.pairs.rule != "none").to(device)
         self.model.bert.encoder.recompute = config.train.activation_checkpointing
         self.total = sum(phase.steps for phase in config.train.phases)
+        rooms = (phase.length * phase.rows_before(phase.steps) for phase in config.train.phases)
+        self._room = list(accumulate(rooms, initial=0))  # for tokens, before each phase and in all
         self.mixture = mixture_of(config.corpus, store.source_labels)
         self.loss_weights = {"mlm": 1.0, "nsp": config.train.nsp_weight}
         self._streams = [self._stream(index, [0]) for index in range(len(config.train.phases))]
@@ -207,9 +209,9 @@ class PreTraining:
         """Share of the run that ``step`` updates are, in updates or in room for tokens."""
         if self.config.train.schedule.over == "updates":
             return step / self.total
-        phases, index, begin = self.config.train.phases, *self._phase(max(step, 1))
-        room = [phase.length * phase.rows_before(phase.steps) for phase in phases]
-        return (sum(room[:index]) + phases[index].length * phases[index].rows_before(step - begin)) / sum(room)
+        index, begin = self._phase(max(step, 1))
+        phase = self.config.train.phases[index]
+        return (self._room[index] + phase.length * phase.rows_before(step - begin)) / self._room[-1]
 
     def is_boundary(self, step: int) -> bool:
         """Whether a phase ends with update ``step``."""
