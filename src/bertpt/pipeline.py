@@ -53,7 +53,8 @@ class Summary:
 
     def table(self) -> str:
         """Everything as lines of text, and what to type next."""
-        lines = [self.evaluation.table(), "", "Held-out sentences with one word masked:"]
+        lines = [self.evaluation.table()]
+        lines += ["", "Held-out sentences with one word masked:"] * bool(self.samples)
         for sample in self.samples:
             lines += [f"  {sample.text}", f"    model: {sample.filled.said()}; original: {sample.original}"]
         lines += ["", "Made:"] + [f"  {name:<12}{path}" for name, path in self.places.items()]

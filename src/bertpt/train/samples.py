@@ -75,14 +75,20 @@ def fill_ids(
 def masked_sentences(
     tokenizer: WordPieceTokenizer, store: TokenStore, *, count: int, positions: int = 512
 ) -> Iterator[Masked]:
-    """``count`` held-out sentences of 10 to 24 tokens from documents spread over the split, always the same.
+    """``count`` held-out sentences from documents spread over the split, always the same.
+
+    They have 10 to 24 tokens; in a text of short sentences, as many as its longer half.
 
     Args:
         positions: of the model: longer sentences than it can read are left out.
     """
     tokens = store.heldout
     lengths, starts = np.asarray(tokens.lengths), tokens.sentence_offsets()
-    fitting = np.flatnonzero((lengths >= 10) & (lengths <= min(24, positions - 2)))
+    most = min(24, positions - 2)
+    fitting = np.flatnonzero((lengths >= 10) & (lengths <= most))
+    if len(fitting) < count:
+        short = lengths[lengths <= most]
+        fitting = np.flatnonzero((lengths >= np.median(short)) & (lengths <= most)) if len(short) else fitting
     found = 0
     for turn in range(4 * count):
         if found == count or not len(fitting):
