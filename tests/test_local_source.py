@@ -195,8 +195,8 @@ def test_json_lines_rows_and_their_rules(tmp_path: Path) -> None:
         ("[1, 2]", "list found"),
         ('"text"', "str found"),
         ('{"title": "t", "body": "b"}', "no 'text'; found: title, body; set text_column"),
-        ('{"text": 3}', "'text' is int; a string is expected"),
-        ('{"text": null}', "'text' is NoneType"),
+        ('{"text": 3}', "'text' is 3; a string is expected"),
+        ('{"text": null}', "'text' is null"),
         ("[" * 100_000, "no readable JSON"),
         ('{"text": ' + "1" * 5000 + "}", "no readable JSON"),
     ],
@@ -269,7 +269,26 @@ def test_parquet_groups_nulls_and_dictionaries(tmp_path: Path) -> None:
     path = table(tmp_path / "x.parquet", columns)
     assert texts(tmp_path, path) == ["a", "", "b", "c"]
     assert texts(tmp_path, path, documents="group", group_column="g") == ["a\n\nb", "c"]
+    assert texts(
+        tmp_path,
+        table(tmp_path / "n.parquet", {"text": ["a", "b", "c"], "g": [None, None, "None"]}),
+        documents="group",
+        group_column="g",
+    ) == ["a\nb", "c"]
     assert "set group_column to one of: text, g" in faults(tmp_path, path, documents="group", group_column="h")
+
+
+def test_bytes_of_parquet_that_are_no_text_are_named_or_replaced(tmp_path: Path) -> None:
+    cells = pa.array([b"fine", b"caf\xe9 au lait", None, "é".encode()], pa.binary())
+    text = pa.StringArray.from_buffers(len(cells), cells.buffers()[1], cells.buffers()[2], cells.buffers()[0])
+    path = table(tmp_path / "x.parquet", {"text": text})
+    message = faults(tmp_path, path)
+    assert "x.parquet: row 2: byte 4 of the text, 0xe9, is not valid UTF-8" in message
+    assert "corpus.encoding_errors=replace" in message
+    source = FilesSource(kind="files", path=str(path))
+    replacing = reading(tmp_path, errors="replace")
+    assert [document.text for document in read(source, replacing)] == ["fine", "caf\ufffd au lait", "", "é"]
+    assert replacing.counts["replaced"] == 1
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")

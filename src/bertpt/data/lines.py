@@ -80,7 +80,7 @@ def read_lines(
     number, offset = 1, len(mark)
     for block in _whole_lines(chunks, name):
         try:
-            text = _decode(block, "utf-8", replace, counts)
+            text = decode(block, "utf-8", replace, counts)
         except UnicodeDecodeError as error:
             number += _line_ends(block[: error.start])
             raise _bad_byte(name, number, offset + error.start, error, replaceable) from None
@@ -169,7 +169,12 @@ def _line_ends(block: bytes) -> int:
     return block.count(b"\n") + block.count(b"\r") - block.count(b"\r\n")
 
 
-def _decode(block: bytes, encoding: str, replace: bool, counts: Counter[str]) -> str:
+def decode(block: bytes, encoding: str, replace: bool, counts: Counter[str]) -> str:
+    """Text of bytes; with ``replace`` U+FFFD stands for what is not valid and ``counts["replaced"]`` says how often.
+
+    Raises:
+        UnicodeDecodeError: it is not valid, and not to be replaced.
+    """
     try:
         return block.decode(encoding)
     except UnicodeDecodeError:
@@ -188,7 +193,7 @@ def _as_utf8(
     offset, number, ended_in_cr = 4 if "32" in encoding else 2, 1, False
     for block in _whole_units(chunks, encoding):
         try:
-            data = _decode(block, encoding, replace, counts).encode()
+            data = decode(block, encoding, replace, counts).encode()
         except UnicodeDecodeError as error:
             before = block[: error.start].decode(encoding).encode()
             number += _line_ends(before) - (ended_in_cr and before.startswith(b"\n"))

@@ -20,7 +20,7 @@ from bertpt.data.documents import (
     documents_by_group,
     documents_by_heading,
 )
-from bertpt.data.lines import is_blank, read_lines, split_lines
+from bertpt.data.lines import decode, is_blank, read_lines, split_lines
 from bertpt.data.separated import records
 from bertpt.data.sources.base import RawDocument, Reading
 from bertpt.data.sources.local_files import LocalFile, fingerprint_files, format_of, list_files
@@ -165,9 +165,12 @@ def _json_rows(file: LocalFile, source: FilesSource, reading: Reading) -> Iterat
             raise RequestError(f"{where}: {type(row).__name__} found; {expected}")
         text = _column(row, source.text_column, "text_column", where)
         if not isinstance(text, str):
-            raise RequestError(f"{where}: {source.text_column!r} is {type(text).__name__}; a string is expected")
+            raise RequestError(
+                f"{where}: {source.text_column!r} is {json.dumps(text)[:40]}; a string is expected (text_column names"
+                " the column)"
+            )
         group = _column(row, source.group_column, "group_column", where) if source.group_column else ""
-        yield _Row(number, text, group if isinstance(group, str) else json.dumps(group))
+        yield _Row(number, text, _group(group))
 
 
 def _separated_rows(file: LocalFile, source: FilesSource, reading: Reading) -> Iterator[_Row]:
@@ -198,6 +201,13 @@ def _separated_rows(file: LocalFile, source: FilesSource, reading: Reading) -> I
         yield _Row(number, row[source.text_column], row[source.group_column] if source.group_column else "")
 
 
+def _group(value: Any) -> str:
+    """What adjacent rows have in common; those without a group are one."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    return json.dumps(value, default=str)
+
+
 def _column(row: dict[str, Any], column: str, key: str, where: str) -> Any:
     if column not in row:
         raise RequestError(f"{where}: no {column!r}; found: {', '.join(row) or 'nothing'}; set {key} to one of these")
@@ -210,20 +220,25 @@ def _parquet_rows(file: LocalFile, source: FilesSource, reading: Reading) -> Ite
         with pq.ParquetFile(file.path) as parquet:
             columns = _check_columns(file, source, parquet.schema_arrow)
             for batch in parquet.iter_batches(batch_size=_BATCH_ROWS, columns=columns):
-                texts = batch.column(source.text_column).to_pylist()
+                texts = batch.column(source.text_column)
+                if pa.types.is_dictionary(texts.type):
+                    texts = texts.dictionary_decode()
                 groups = batch.column(source.group_column).to_pylist() if source.group_column else [""] * len(texts)
-                for text, group in zip(texts, groups, strict=True):
+                # As bytes: nothing says that a file's strings are valid, and the library decodes a batch at a time.
+                for text, group in zip(texts.cast(pa.large_binary()).to_pylist(), groups, strict=True):
                     number += 1
                     reading.counts["null_rows"] += text is None
-                    yield _Row(number, text or "", str(group))
+                    replace = reading.encoding_errors == "replace"
+                    yield _Row(number, decode(text or b"", "utf-8", replace, reading.counts), _group(group))
     except (pa.ArrowException, OSError) as error:
         raise RequestError(
             f"{file.path}: not readable as Parquet: {str(error).strip().partition(chr(10))[0]}"
         ) from error
     except UnicodeDecodeError as error:
         raise RequestError(
-            f"{file.path}: rows from {number + 1}: a text is not valid UTF-8 ({error.reason})"
-        ) from error
+            f"{file.path}: row {number}: byte {error.start + 1} of the text, {error.object[error.start]:#04x}, is not"
+            f" valid UTF-8 ({error.reason}); convert it, or set corpus.encoding_errors=replace"
+        ) from None
     reading.counts["bytes_read"] += file.size
 
 
