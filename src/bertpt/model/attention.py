@@ -1,4 +1,4 @@
-"""Attention of packed rows: on the padded grid, and row by row for training on a CPU."""
+"""Attention of packed rows: on the padded grid, row by row for training on a CPU, and by a kernel of torch on CUDA."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from torch.autograd.function import once_differentiable
 
 from bertpt.batch import Batch
 from bertpt.model.dropout import dropped_256ths, kept
+from bertpt.model.varlen import can_be_varlen, varlen_attention
 
 
 def attend(qkv: Tensor, batch: Batch, heads: int, dropout: float) -> Tensor:
     """Multi-head attention within each row, scaled by 1 / sqrt(head size): [T, 3H] -> [T, H].
 
     With gradients on a CPU, rows are done one by one. ``scaled_dot_product_attention`` leaves its fused kernel there
-    as soon as it drops anything, and needs the grid; without dropout it was slower as well.
+    as soon as it drops anything, and needs the grid; without dropout it was slower as well. On CUDA in 16 bits, without
+    dropout, rows are left as they are too (``varlen``).
 
     Args:
         qkv: query, key and value side by side.
@@ -27,6 +29,8 @@ def attend(qkv: Tensor, batch: Batch, heads: int, dropout: float) -> Tensor:
     """
     dropped = 0 if dropout == 0 else dropped_256ths(dropout)
     exact = qkv.dtype in (torch.float32, torch.float64)
+    if dropout == 0 and not batch.is_full and can_be_varlen(qkv, heads):
+        return varlen_attention(qkv, batch.attention_mask, heads)
     if qkv.device.type != "cpu" or dropped is None or not exact or not torch.is_grad_enabled():
         return grid_attention(qkv, batch, heads, dropout)
     lengths = batch.attention_mask.sum(1).tolist()
