@@ -436,6 +436,7 @@ COLUMNS = [
     ("largest_difference", "difference", "{:.2g}"),
     ("tolerance", "allowed", "{:.2g}"),
     ("equal_bits", "equal bits", "{}"),
+    ("used", "used", "{}"),
 ]
 
 
