@@ -70,7 +70,7 @@ def test_every_row_is_in_one_share_whoever_takes_part(parts: int, size: int) -> 
 
 
 def test_a_ramp_that_cannot_be_dealt_out_is_refused() -> None:
-    with pytest.raises(RequestError, match=r"p.ramp.batch_size: 6 rows .* to 4 processes; set a multiple of 4"):
+    with pytest.raises(RequestError, match=r"p.ramp.batch_size: 6 rows .* to 4 processes; the nearest that can is 8"):
         check_shares("p", phase(24, 6, 3), 4)
 
 
@@ -150,3 +150,4 @@ def test_a_plan_counts_the_rows_of_a_ramp_and_shares_them_among_devices(
     assert "on 4 x A100" in four.table()
     with pytest.raises(RequestError, match="cannot be dealt out"):
         plan_run(config, gpu="A100", devices=3, say=quiet)
+    assert plan_run(sharded, gpu="A100", devices=4, say=quiet).sent == 3 * four.sent // 2

@@ -123,7 +123,7 @@ def _train(config: Config) -> Iterator[Impossible]:
         yield Impossible(
             ("train.schedule.warmup_steps", key),
             f"train.schedule.warmup_steps: with {key} the warm-up is a share of the {measure}; set"
-            " train.schedule.warmup_ratio, and warmup_steps=null",
+            " train.schedule.warmup_ratio, and train.schedule.warmup_steps=null",
         )
     elif schedule.warmup_steps is not None and schedule.warmup_steps >= total:
         yield Impossible(
@@ -148,10 +148,11 @@ def _ramp(where: str, phase: Phase, ramp: Ramp) -> Iterator[Impossible]:
             + (" leave ramp out" if near is None else f" the nearest is {near}"),
         )
     if ramp.steps >= phase.steps:
+        fitting = f"{phase.steps // 10} would be a tenth" if phase.steps >= 10 else f"set {phase.steps // 2}"
         yield Impossible(
             (f"{where}.ramp.steps", f"{where}.steps"),
-            f"{where}.ramp.steps: {ramp.steps} must be below {where}.steps {phase.steps}; {max(1, phase.steps // 10)}"
-            " would be a tenth",
+            f"{where}.ramp.steps: {ramp.steps} must be below {where}.steps {phase.steps};"
+            f" {fitting if phase.steps > 1 else 'leave ramp out'}",
         )
 
 

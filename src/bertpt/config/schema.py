@@ -425,7 +425,8 @@ class Ramp(Section):
 
     batch_size: Positive = Field(description="Rows of the first update; a divisor of the phase's batch_size.")
     steps: Positive = Field(
-        description="Updates until it has grown to that, by as many rows as it began with, in stages of equal length."
+        description="Updates over which the batch grows to the phase's batch_size: by as many rows as it began with, in"
+        " stages of equal length."
     )
 
 
@@ -500,11 +501,11 @@ class Schedule(Section):
     )
     power: Annotated[float, Field(gt=0.0, le=10.0), NoSwitch] = Field(2.0, description="polynomial: of what is left.")
     decay_ratio: Annotated[float, Field(gt=0.0, le=1.0), NoSwitch] = Field(
-        0.2, description="trapezoid: share of all updates over which the rate falls at the end."
+        0.2, description="trapezoid: share of the run (see over) over which the rate falls at the end."
     )
     warmup_steps: Count | None = Field(None, description="Updates of rising rate; or give warmup_ratio.")
     warmup_ratio: Annotated[float, Field(ge=0.0, lt=1.0)] = Field(
-        0.0, description="The same as a share of all updates, so that it follows when steps are changed."
+        0.0, description="The same as a share of the run (see over), so that it follows when steps are changed."
     )
 
     def warmup(self, total: int) -> int:

@@ -77,7 +77,10 @@ def check_shares(where: str, phase: Phase, size: int) -> None:
     """
     share(where, phase.batch_size, phase.parts, size)
     if phase.ramp is not None and phase.ramp.batch_size % size:
+        rows = range(size, phase.batch_size, size)
+        fitting = [count for count in rows if phase.batch_size % count == 0]
+        nearest = min(fitting, key=lambda count: abs(count - phase.ramp.batch_size), default=None)  # type: ignore[union-attr]
         raise RequestError(
             f"{where}.ramp.batch_size: {phase.ramp.batch_size} rows cannot be dealt out equally to {size} processes;"
-            f" set a multiple of {size}"
+            + (" leave ramp out" if nearest is None else f" the nearest that can is {nearest}")
         )

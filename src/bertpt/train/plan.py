@@ -171,7 +171,8 @@ def plan_run(
         devices=devices,
         parameters=parameters_by_part(model),
         memory=memory,
-        sent=0 if devices == 1 else 8 * count * (devices - 1) // devices,  # fp32, in a ring: once to add, once to tell
+        # In fp32 and in a ring: gradients once to add and once to tell; with a shared optimizer its weights as well.
+        sent=(12 if config.train.shard_optimizer else 8) * count * (devices - 1) // devices,
         disk=_disk(config, count, store),
         phases=phases,
         hours=min(sum(phase.hours for phase in phases), (config.train.budget_seconds or math.inf) / 3600),
