@@ -70,7 +70,7 @@ def test_every_row_is_in_one_share_whoever_takes_part(parts: int, size: int) -> 
 
 
 def test_a_ramp_that_cannot_be_dealt_out_is_refused() -> None:
-    with pytest.raises(RequestError, match=r"p.ramp.batch_size: 6 rows .* to 4 processes; the nearest that can is 8"):
+    with pytest.raises(RequestError, match=r"p.ramp.batch_size: 6 rows .* to 4 processes; the nearest that can is 4"):
         check_shares("p", phase(24, 6, 3), 4)
 
 
