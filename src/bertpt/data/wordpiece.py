@@ -30,7 +30,6 @@ DEFAULT_MAX_LENGTH = 512
 # Chunks kept with their ids, about 25 MB; letters bound it for scripts that put no space between words.
 _CACHE_ENTRIES = 150_000
 _CACHE_LETTERS = 8_000_000
-_THINNINGS = 8
 
 # str.split() breaks words at these, the BERT normaliser removes them and joins what stands around.
 _REMOVED = re.compile("[\x0b\x0c\x1c-\x1f\x85]")
@@ -149,7 +148,7 @@ class WordPieceTokenizer:
         self._normalizer, self._pre_tokenizer = backend.normalizer, backend.pre_tokenizer
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (vocab[token] for token in SPECIALS)
         self._cache: dict[str, bytes] = {}  # ids as int32: 40 bytes less for each chunk than in a list
-        self._cache_letters = self._thinned = 0
+        self._cache_letters = 0
 
     @property
     def vocab_size(self) -> int:
@@ -219,11 +218,8 @@ class WordPieceTokenizer:
 
     def _learn(self, split: Sequence[Sequence[str]]) -> None:
         if len(self._cache) > _CACHE_ENTRIES or self._cache_letters > _CACHE_LETTERS:
-            # Frequent chunks were met first. Now and then all go: what lies between them could not be used again, and
-            # memory would creep up.
-            self._thinned = (self._thinned + 1) % _THINNINGS
-            keep = _CACHE_ENTRIES // 2 if self._thinned else 0
-            self._cache = dict(itertools.islice(self._cache.items(), keep))
+            # Frequent chunks were met first. (To forget all of them now and then did not lower the peak.)
+            self._cache = dict(itertools.islice(self._cache.items(), _CACHE_ENTRIES // 2))
             self._cache_letters = sum(map(len, self._cache))
             if self._cache_letters > _CACHE_LETTERS // 2:
                 self._cache, self._cache_letters = {}, 0
