@@ -22,7 +22,7 @@ venv:
 		exit 2; }
 	@$(PYTHON) scripts/venv.py $(if $(filter command environment,$(firstword $(origin PYTHON))),--this-python)
 
-demo: venv ## the whole pipeline on the demo corpus, to a table of results (about 4 minutes)
+demo: venv ## the whole pipeline on the demo corpus, to a table of results (3 to 5 minutes on 2 cores)
 	$(RUN) bertpt run --config demo
 
 test: venv ## all tests but the slow ones
@@ -34,7 +34,7 @@ test-faults: venv ## kills, full disks, damaged files: more than 200 kills, 500 
 test-slow: venv ## the slow tests
 	$(RUN) pytest -m slow
 
-proof: venv ## train until the model has demonstrably learnt context (about 45 minutes)
+proof: venv ## train until the model has demonstrably learnt context (20 to 45 minutes)
 	$(RUN) bertpt run --config proof
 
 lint: venv ## style and types

@@ -57,6 +57,16 @@ def runs(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return runs
 
 
+def test_a_run_that_has_more_updates_than_its_configuration_asks_for_is_finished(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "one", tmp_path / "one")
+    config = tmp_path / "one" / "config.yaml"
+    text = config.read_text(encoding="utf-8")
+    assert text.count("steps: 6") == 1
+    config.write_text(text.replace("steps: 6", "steps: 4"), encoding="utf-8")
+    [row] = list_runs(tmp_path).rows
+    assert (row.state, row.step, row.total) == ("finished", 6, 4)
+
+
 def test_the_table_says_how_far_each_run_has_come(runs: Path) -> None:
     rows = {row.name: row for row in list_runs(runs).rows}
     assert list(rows) == ["broken", "cut", "one", "t", "two"]

@@ -5,7 +5,7 @@ saves). "Around the step" is the share of a run's time, evaluations and saves le
 loader, log, TensorBoard, progress. One line is logged every --log-every updates.
 The text is generated and goes through all stages before that. Dropout 0.1, length 128, batches of 32 (Base 8), fp32.
 
-Usage: python scripts/bench/run.py [--sizes tiny,mini,small] [--seconds 30] [--turns 3] [--json FILE]
+Usage: python scripts/bench/run.py [--sizes tiny mini small] [--seconds 30] [--turns 3] [--json FILE]
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from unittest import mock
 import torch
 from _text import write_text
 from prepare import config_of, quiet
-from train import SIZES, paired, sizes
+from train import SIZES, paired
 
 from bertpt.config import Config, plain, validate
 from bertpt.data.download import download
@@ -124,7 +124,7 @@ def measure(base: Config, size: str, seconds: float, turns: int, log_every: int)
 def main() -> None:
     """Measure and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", type=sizes, default=["tiny", "mini", "small"], metavar="NAMES")
+    parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["tiny", "mini", "small"])
     parser.add_argument("--seconds", type=float, default=30, help="about how long a run is to take")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--log-every", type=int, default=10)

@@ -90,7 +90,7 @@ def _row(directory: Path) -> RunRow:
     state = STOPPED
     if is_worked_in(directory):
         state = RUNNING
-    elif heldout and (heldout[-1]["step"] == total or heldout[-1]["step"] == _end_of_budget(entries)):
+    elif heldout and _is_over(heldout[-1]["step"], total, entries):
         state = FINISHED
     return RunRow(
         directory.name,
@@ -109,10 +109,11 @@ def _opened(directory: Path) -> tuple[Config | FinetuneConfig, list[dict[str, An
     return config, read_metrics(log) if log.is_file() else []
 
 
-def _end_of_budget(entries: Sequence[dict[str, Any]]) -> int | None:
-    """The update at which a run's budget of time was over; the last one, whatever ``steps`` says."""
-    last = next((entry for entry in reversed(entries) if entry["kind"] == "train"), None)
-    return int(last["step"]) if last is not None and last.get("budget_share", 0.0) >= 1 else None
+def _is_over(evaluated: int, total: int | None, entries: Sequence[dict[str, Any]]) -> bool:
+    """Whether the evaluation after an update is a run's last: all updates are made, or the budget of time is over."""
+    last = next((entry for entry in reversed(entries) if entry["kind"] == "train"), {"step": -1})
+    by_time = last["step"] == evaluated and last.get("budget_share", 0.0) >= 1
+    return by_time or (total is not None and evaluated >= total)
 
 
 def _total(config: Config | FinetuneConfig, heldout: Sequence[dict[str, Any]]) -> int | None:

@@ -33,10 +33,19 @@ class Impossible(NamedTuple):
     line: str
 
 
-def nearest_divisor(number: int, wanted: int) -> int:
+def nearest_divisor(number: int, wanted: float) -> int:
     """The divisor of ``number`` that is closest to ``wanted``, the smaller of two."""
+    return min(_divisors(number), key=lambda n: abs(n - wanted))
+
+
+def nearest_proper_divisor(number: int, wanted: float) -> int | None:
+    """The same of those below ``number``; 1 has none."""
+    return min(_divisors(number)[:-1], key=lambda n: abs(n - wanted), default=None)
+
+
+def _divisors(number: int) -> list[int]:
     small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
-    return min(sorted([*small, *(number // n for n in small)]), key=lambda n: abs(n - wanted))
+    return sorted({*small, *(number // n for n in small)})
 
 
 def impossible(config: Config) -> Iterator[Impossible]:
@@ -140,8 +149,7 @@ def _train(config: Config) -> Iterator[Impossible]:
 
 def _ramp(where: str, phase: Phase, ramp: Ramp) -> Iterator[Impossible]:
     if phase.batch_size % ramp.batch_size or ramp.batch_size == phase.batch_size:
-        below = (rows for rows in range(1, phase.batch_size) if phase.batch_size % rows == 0)
-        near = min(below, key=lambda rows: abs(rows - ramp.batch_size), default=None)
+        near = nearest_proper_divisor(phase.batch_size, ramp.batch_size)
         yield Impossible(
             (f"{where}.ramp.batch_size", f"{where}.batch_size"),
             f"{where}.ramp.batch_size: {ramp.batch_size} is no divisor below {where}.batch_size {phase.batch_size};"

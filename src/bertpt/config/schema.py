@@ -443,7 +443,6 @@ class Phase(Section):
         description="Micro-batches that one update is computed in; same result. auto: the fewest that a GPU's memory"
         " allows, found at the start (on a CPU 1).",
     )
-
     ramp: Ramp | None = Field(None, description="Smaller updates at the start of the phase.")
 
     @property

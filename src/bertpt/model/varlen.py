@@ -54,7 +54,8 @@ def _tried(device: torch.device, dtype: torch.dtype, size: int) -> bool:
     """Whether the outcome and the gradient are those of the plain formula, row by row."""
     heads = 2
     draw = torch.Generator().manual_seed(0)
-    with torch.enable_grad(), torch.autocast(device.type, enabled=False):
+    # The first attention without dropout may be that of an evaluation, in inference mode.
+    with torch.inference_mode(False), torch.enable_grad(), torch.autocast(device.type, enabled=False):
         packed = torch.randn(sum(_TRIAL), 3 * heads * size, generator=draw).to(device, dtype).requires_grad_()
         mask = (torch.arange(max(_TRIAL)) < torch.tensor(_TRIAL)[:, None]).to(device)
         weights = torch.randn(sum(_TRIAL), heads * size, generator=draw).to(device, dtype)

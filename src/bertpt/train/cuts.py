@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torch.utils.data import Sampler
 
+from bertpt.config.check import nearest_divisor, nearest_proper_divisor
 from bertpt.config.schema import Phase
 from bertpt.errors import RequestError
 
@@ -53,9 +54,7 @@ def share(where: str, batch_size: int, accumulate: int, size: int) -> int:
     if not rest:
         return rows
     if batch_size % size == 0:
-        fitting = [n for n in range(1, batch_size // size + 1) if (batch_size // size) % n == 0]
-        nearest = min(fitting, key=lambda n: abs(n - accumulate))
-        what = f"set {where}.accumulate={nearest}"
+        what = f"set {where}.accumulate={nearest_divisor(batch_size // size, accumulate)}"
     else:
         unit = accumulate * size
         values = [value for value in (batch_size // unit * unit, (batch_size // unit + 1) * unit) if value]
@@ -77,10 +76,8 @@ def check_shares(where: str, phase: Phase, size: int) -> None:
     """
     share(where, phase.batch_size, phase.parts, size)
     if phase.ramp is not None and phase.ramp.batch_size % size:
-        rows = range(size, phase.batch_size, size)
-        fitting = [count for count in rows if phase.batch_size % count == 0]
-        nearest = min(fitting, key=lambda count: abs(count - phase.ramp.batch_size), default=None)  # type: ignore[union-attr]
+        share_of_one = nearest_proper_divisor(phase.batch_size // size, phase.ramp.batch_size / size)
         raise RequestError(
             f"{where}.ramp.batch_size: {phase.ramp.batch_size} rows cannot be dealt out equally to {size} processes;"
-            + (" leave ramp out" if nearest is None else f" the nearest that can is {nearest}")
+            + (" leave ramp out" if share_of_one is None else f" the nearest that can is {size * share_of_one}")
         )
