@@ -101,6 +101,9 @@ def places(ranks: int, port: int) -> list[dict[str, str]]:
 def serve(order: dict[str, Any]) -> dict[str, Any]:
     begun = time.monotonic()
     ranks = order.get("ranks", 0)
+    logs = [Path(f"{order['log']}.{rank}") for rank in range(ranks)]
+    for log in logs:  # of the last command: one may be struck before it opens its own
+        log.write_text("")
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) if ranks else None
     numbers = [forked(partial(child, order, place)) for place in (places(ranks, store.port) if store else [{}])]
     codes: dict[int, int] = {}
@@ -123,7 +126,6 @@ def serve(order: dict[str, Any]) -> dict[str, Any]:
             struck = True
         time.sleep(0.0005)
     if ranks:
-        logs = [Path(f"{order['log']}.{rank}") for rank in range(ranks)]
         Path(order["log"]).write_text("".join(log.read_text(encoding="utf-8") for log in logs), encoding="utf-8")
     ends = [codes[number] for number in numbers]
     return {"struck": struck, "code": ends[0], "codes": ends, "seconds": time.monotonic() - begun}

@@ -19,9 +19,10 @@ from task_helpers import encoder, plain_task
 from train_helpers import Tiny, start, wait_until, write_config
 
 from bertpt import signals
+from bertpt.cli import main
 from bertpt.cli.main import run as program
 from bertpt.data import tokenizer
-from bertpt.errors import RequestError
+from bertpt.errors import BertptError, RequestError
 from bertpt.progress import Progress
 from bertpt.train.checkpoint import checkpoints
 
@@ -201,6 +202,26 @@ def test_a_signal_that_a_library_makes_another_fault_of_is_a_wish_to_stop(
     assert program(["import"]) == (3 if error else 1)
     said = capsys.readouterr().err
     assert ("stopped by SIGTERM; the same command goes on" in said) == (error is not None)
+
+
+def test_a_signal_that_comes_when_a_fault_has_been_said_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A launcher asks all processes of a training to stop when one has died, which the others have met already."""
+
+    def fail(**_: Any) -> None:
+        raise BertptError("another process has ended")
+
+    def report(error: BaseException) -> int:
+        code = real(error)
+        signal.raise_signal(signal.SIGTERM)
+        return code
+
+    real = main._report
+    monkeypatch.setattr(main, "app", fail)
+    monkeypatch.setattr(main, "_report", report)
+    assert program(["pretrain"]) == 1
+    assert capsys.readouterr().err == "bertpt: another process has ended\n"
 
 
 def test_later_signals_are_passed_over_but_another_ctrl_c_is_not() -> None:

@@ -94,7 +94,7 @@ def answered() -> Iterator[None]:
         _watch.install()
         yield
     finally:
-        _watch.noting += 1  # what comes now is too late
+        too_late()
         _watch.restore()
         _watch = None
 
@@ -107,6 +107,15 @@ def received() -> str | None:
 def lost_as(error: BaseException) -> bool:
     """Whether ``error`` is what a library made of :class:`Interrupted`, in whose C code the handler happened to run."""
     return _watch is not None and _watch.raised and not isinstance(error, Stopped | Told | KeyboardInterrupt)
+
+
+def too_late() -> None:
+    """From now on, until the end of :func:`answered`, signals change nothing: how the command ends is being said.
+
+    What has failed can take long to let go of (the processes of a training), and a launcher ends the others meanwhile.
+    """
+    if _watch is not None:
+        _watch.noting += 1
 
 
 def ignore() -> None:

@@ -126,6 +126,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     except BaseException as error:  # a panic in a Rust library is no Exception
         if signals.lost_as(error):
             raise KeyboardInterrupt from error
+        signals.too_late()
         if options.debugging():
             traceback.print_exc()
         return _report(error)

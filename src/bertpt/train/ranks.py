@@ -32,8 +32,9 @@ from bertpt.world import World, of_environment
 # The others wait while the first evaluates, plans or saves. One that is dead is noticed at once, by its connection.
 _PATIENCE = timedelta(hours=24)
 _ARRIVAL = timedelta(minutes=10)  # within which all processes have to be there
-# Within which those that are there have to connect. Launchers kill after 30 s: one that dies just then is told before.
-_MEETING = timedelta(seconds=25)
+# Within which those that are there have to connect, which they do twice. Launchers kill 30 s after one has died, and who
+# waits for it in torch's own code hears no signal before.
+_MEETING = timedelta(seconds=12)
 
 
 class Ranks:
