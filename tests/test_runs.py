@@ -57,6 +57,22 @@ def runs(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return runs
 
 
+def test_a_score_that_one_of_two_runs_lacks_is_a_dash(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    shutil.copytree(runs / "one", tmp_path / "whole")
+    shutil.copytree(runs / "one", tmp_path / "part")
+    log = tmp_path / "part" / "metrics.jsonl"
+    entries = [json.loads(line) for line in log.read_text("utf-8").splitlines()]
+    for entry in entries:
+        entry.pop("nsp_loss", None)
+    log.write_text("".join(json.dumps(entry) + "\n" for entry in entries), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert bertpt(["runs", "compare", "whole", "part"]) == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("  nsp_loss"))
+    assert line.split()[2] == "-"
+
+
 def test_a_run_that_has_more_updates_than_its_configuration_asks_for_is_finished(runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs / "one", tmp_path / "one")
     config = tmp_path / "one" / "config.yaml"

@@ -131,7 +131,10 @@ def test_transformers_says_the_same_of_pairs_by_the_names_of_the_labels(
     for ours, scores in zip(found, other, strict=True):
         expected = {each["label"]: each["score"] for each in scores}
         assert ours["probabilities"] == pytest.approx(expected, abs=1e-5)
-    assert "| accuracy |" in (out / "README.md").read_text("utf-8")
+    card = (out / "README.md").read_text("utf-8")
+    dev = json.loads((pairs / "runs/t/eval.json").read_text("utf-8"))["splits"]["dev"]
+    assert f"| accuracy | {dev['scores']['accuracy']:.4f} | {dev['baseline']['accuracy']:.4f} |" in card
+    assert "Baseline: without text." in card
 
 
 def test_transformers_says_the_same_number(number: Path, tmp_path: Path) -> None:

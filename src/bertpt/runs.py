@@ -144,7 +144,7 @@ def _brief(row: RunRow) -> str:
 
 
 def _number(value: float | None, form: str = ".3f") -> str:
-    return "nan" if value is None else format(value, form)
+    return "-" if value is None else format(value, form)
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -25,7 +25,7 @@ from bertpt.interop.names import few, from_hf, to_hf
 from bertpt.interop.pretrained import Pretrained
 from bertpt.progress import say as say_line
 from bertpt.tasks.evaluation import open_best
-from bertpt.tasks.kinds import build
+from bertpt.tasks.kinds import TASKS, build
 from bertpt.tasks.rundir import TaskRun, open_task_run
 from bertpt.tasks.task import Facts
 from bertpt.train.evaluate import evaluating
@@ -163,8 +163,15 @@ def _card(run: TaskRun, counterpart: Counterpart, facts: Facts) -> Iterator[str]
     if not (run.directory / "eval.json").is_file():
         return
     splits = read_json(run.directory / "eval.json")["splits"]
-    names = [name for name, value in splits["dev"]["scores"].items() if value is not None and math.isfinite(value)]
-    yield from ["", "## Scores", "", f"| | {' | '.join(splits)} |", f"|---|{'---|' * len(splits)}"]
-    for name in names:
-        values = (splits[split]["scores"][name] for split in splits)
-        yield f"| {name} | {' | '.join('' if value is None else f'{value:.4f}' for value in values)} |"
+    yield from ["", "## Scores", "", f"Baseline: {TASKS[config.task].baseline}.", ""]
+    yield f"| | {' | '.join(f'{split} | baseline' for split in splits)} |"
+    yield f"|---|{'---|---|' * len(splits)}"
+    for name in splits["dev"]["scores"]:
+        values = [(split["scores"][name], split["baseline"].get(name)) for split in splits.values()]
+        cells = [_score(value) for pair in values for value in pair]
+        if any(cells):
+            yield f"| {name} | {' | '.join(cells)} |"
+
+
+def _score(value: float | None) -> str:
+    return "" if value is None or not math.isfinite(value) else f"{value:.4f}"
