@@ -41,23 +41,23 @@ from train import VOCAB, make_rows, ours, paired, reference
 from bertpt.batch import Batch
 from bertpt.config import Config, validate
 from bertpt.config.schema import Model, Optimizer
-from bertpt.data.store import STORE_FORMAT, TokenStore
-from bertpt.data.store_writer import StoreWriter
-from bertpt.data.wordpiece import SPECIALS, Normalising, save
+from bertpt.data.tokenizer.wordpiece import SPECIALS, Normalising, save
+from bertpt.data.tokens.store import STORE_FORMAT, TokenStore
+from bertpt.data.tokens.store_writer import StoreWriter
 from bertpt.files import write_manifest
 from bertpt.model.pretraining import BertForPreTraining
 from bertpt.model.varlen import can_be_varlen
 from bertpt.progress import say
-from bertpt.train.checkpoint import checkpoint_path, open_checkpoint
+from bertpt.train.checkpoints.checkpoint import checkpoint_path, open_checkpoint
+from bertpt.train.checkpoints.saving import Writer
 from bertpt.train.cost import training_flops
-from bertpt.train.logs import read_metrics
 from bertpt.train.loop import Loop
-from bertpt.train.optim import build_optimizer
 from bertpt.train.pretrain import PreTraining, pretraining_counts, pretraining_objective
+from bertpt.train.reports.logs import read_metrics
+from bertpt.train.reports.speed import peak_memory_bytes, peak_speed
 from bertpt.train.rundir import Run
-from bertpt.train.saving import Writer
-from bertpt.train.speed import peak_memory_bytes, peak_speed
-from bertpt.train.step import Totals, train_step
+from bertpt.train.updates.optim import build_optimizer
+from bertpt.train.updates.step import Totals, train_step
 
 Record = dict[str, Any]
 TINY = Model(hidden_size=128, num_hidden_layers=2, num_attention_heads=2)

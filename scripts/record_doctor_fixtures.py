@@ -29,15 +29,15 @@ import torch
 
 from bertpt.batch import Batch
 from bertpt.config import Config, load_config
-from bertpt.data.download import download
-from bertpt.data.prepare import prepare
-from bertpt.data.tokenizer import train_tokenizer
+from bertpt.data.corpus.download import download
+from bertpt.data.tokenizer.training import train_tokenizer
+from bertpt.data.tokens.prepare import prepare
 from bertpt.errors import BertptError, Stopped
 from bertpt.model.pretraining import BertForPreTraining, pretraining_losses
 from bertpt.train import pretrain as pretraining
 from bertpt.train.doctor.evidence import Evidence, read_evidence
 from bertpt.train.evaluation import evaluate_run
-from bertpt.train.step import Terms
+from bertpt.train.updates.step import Terms
 
 OUT = Path(__file__).parents[1] / "tests" / "fixtures" / "doctor"
 Patch = Callable[[], contextlib.AbstractContextManager[Any]]

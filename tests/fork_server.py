@@ -33,7 +33,7 @@ from bertpt.train import loop
 
 MODULES = (
     "bertpt.pipeline",
-    "bertpt.data.sources.local",
+    "bertpt.data.corpus.sources.local",
     "bertpt.interop.export_hf",
     "bertpt.interop.finetuning",
     "bertpt.interop.import_",

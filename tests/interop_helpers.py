@@ -14,8 +14,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from bertpt.data import wordpiece
-from bertpt.data.wordpiece import SPECIALS, Normalising
+from bertpt.data.tokenizer import wordpiece
+from bertpt.data.tokenizer.wordpiece import SPECIALS, Normalising
 
 LETTERS = [chr(ord("a") + i) for i in range(26)]
 TOKENS = [*SPECIALS, *LETTERS, *(f"##{letter}" for letter in LETTERS), "the", "##er", "of"]

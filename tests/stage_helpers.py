@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bertpt.config import Config, validate
-from bertpt.data.documents import Document, DocumentWriter
+from bertpt.data.corpus.documents import Document, DocumentWriter
 from bertpt.files import MANIFEST, OWN_HASH, fingerprint, staged_directory, write_json, write_manifest
 
 LM_SOTU = Path(__file__).resolve().parents[2] / "shared" / "data" / "lm_sotu"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from bertpt.data.loader import BatchStream
+from bertpt.data.rows.loader import BatchStream
 from bertpt.train import loop
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from bertpt.data.store import STORE_FORMAT, Split, Tokens, TokenStore
-from bertpt.data.store_writer import StoreWriter
+from bertpt.data.stage import Split
+from bertpt.data.tokens.store import STORE_FORMAT, Tokens, TokenStore
+from bertpt.data.tokens.store_writer import StoreWriter
 from bertpt.files import write_manifest
 
 Document = list[list[int]]

@@ -11,8 +11,8 @@ import pytest
 from store_helpers import make_tokens, random_documents
 
 from bertpt.config.schema import Pairs
-from bertpt.data import baselines
-from bertpt.data.plan import pair_labels, plan_epoch
+from bertpt.data.rows import baselines
+from bertpt.data.rows.plan import pair_labels, plan_epoch
 
 V = 20
 

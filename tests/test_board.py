@@ -26,18 +26,18 @@ from bertpt.cli.main import run as bertpt
 from bertpt.config import load_config
 from bertpt.config.schema import Optimizer as OptimizerConfig
 from bertpt.data.locate import finished_store
-from bertpt.data.store import TokenStore
+from bertpt.data.tokens.store import TokenStore
 from bertpt.model.pretraining import BertForPreTraining
 from bertpt.predict.fill_mask import Predictor
 from bertpt.train import loop
-from bertpt.train.board import Board, escaped, table
-from bertpt.train.breakdown import breakdown, frequency_bands
-from bertpt.train.dynamics import Dynamics, block_of
 from bertpt.train.evaluate import Predictions, predict_heldout
-from bertpt.train.graph import shapes_of, traced
-from bertpt.train.logs import read_metrics
-from bertpt.train.optim import build_optimizer
 from bertpt.train.pretrain import heldout_stream, pretrain
+from bertpt.train.reports.board import Board, escaped, table
+from bertpt.train.reports.breakdown import breakdown, frequency_bands
+from bertpt.train.reports.dynamics import Dynamics, block_of
+from bertpt.train.reports.graph import shapes_of, traced
+from bertpt.train.reports.logs import read_metrics
+from bertpt.train.updates.optim import build_optimizer
 
 PLUGINS = ("scalars", "histograms", "text", "custom_scalars", "hparams")
 LINES = ("", "train", "heldout", "unigram", "chance")

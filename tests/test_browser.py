@@ -19,8 +19,8 @@ from browser import Page, browser, chromium
 from train_helpers import Tiny, quiet
 
 from bertpt.train import loop
-from bertpt.train.logs import read_metrics
 from bertpt.train.pretrain import pretrain
+from bertpt.train.reports.logs import read_metrics
 
 pytestmark = pytest.mark.slow
 PROGRAM = chromium()

@@ -17,12 +17,13 @@ from bertpt.config import load_config, validate
 from bertpt.config.schema import Schedule
 from bertpt.errors import RequestError, Stopped
 from bertpt.runs import list_runs
-from bertpt.train import budget, loop
-from bertpt.train.budget import Budget, Clock
-from bertpt.train.checkpoint import checkpoints
+from bertpt.train import loop
+from bertpt.train.checkpoints.checkpoint import checkpoints
 from bertpt.train.plan import plan_run
 from bertpt.train.pretrain import PreTraining, pretrain
-from bertpt.train.schedule import learning_rate, rate_at
+from bertpt.train.updates import budget
+from bertpt.train.updates.budget import Budget, Clock
+from bertpt.train.updates.schedule import learning_rate, rate_at
 
 PEAK = 1e-3
 KINDS = ["linear", "cosine", "polynomial", "trapezoid", "inverse_sqrt", "constant"]

@@ -19,11 +19,11 @@ from bertpt.config.schema import Model
 from bertpt.config.schema import Optimizer as OptimizerConfig
 from bertpt.errors import BertptError, RequestError
 from bertpt.model.pretraining import BertForPreTraining
-from bertpt.train.checkpoint import checkpoints, newest_checkpoint, open_checkpoint, restore, restore_random
-from bertpt.train.optim import build_optimizer
+from bertpt.train.checkpoints.checkpoint import checkpoints, newest_checkpoint, open_checkpoint, restore, restore_random
+from bertpt.train.checkpoints.saving import remove_halves, save_checkpoint
 from bertpt.train.pretrain import pretraining_counts, pretraining_objective
-from bertpt.train.saving import save_checkpoint
-from bertpt.train.step import Totals, train_step
+from bertpt.train.updates.optim import build_optimizer
+from bertpt.train.updates.step import Totals, train_step
 
 VOCAB = 40
 
@@ -206,7 +206,7 @@ def test_nothing_is_removed_before_the_new_one_is_complete(tmp_path: Path, monke
         assert steps(tmp_path) == [1]
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("bertpt.train.saving.write_manifest", full_disk)
+    monkeypatch.setattr("bertpt.train.checkpoints.saving.write_manifest", full_disk)
     with pytest.raises(BertptError, match="No space left"):
         save(tmp_path, 2, keep=1)
     assert steps(tmp_path) == [1]
@@ -239,6 +239,24 @@ def test_what_a_kill_while_saving_leaves_is_never_used_and_is_removed_by_the_nex
     assert checkpoint.step == 1
     save(tmp_path, 2)
     assert not half.exists()
+
+
+def test_a_kill_while_old_ones_are_removed_leaves_no_half_under_a_final_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(path: Path, **_: object) -> None:
+        if "step-00000001" in path.name:
+            (path / "manifest.json").unlink()
+            raise MemoryError
+
+    save(tmp_path, 1, keep=1)
+    with monkeypatch.context() as patch:
+        patch.setattr("bertpt.train.checkpoints.saving.shutil.rmtree", killed)
+        with pytest.raises(MemoryError):
+            save(tmp_path, 2, keep=1)
+    assert [open_checkpoint(directory).step for _, directory in checkpoints(tmp_path)] == [2]
+    remove_halves(tmp_path)
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000002"]
 
 
 # --- fit ------------------------------------------------------------------------------------------------------------

@@ -15,9 +15,9 @@ from bertpt.batch import Batch
 from bertpt.cli.main import run as command
 from bertpt.config import load_config
 from bertpt.config.schema import Model
-from bertpt.data.loader import BatchStream
 from bertpt.data.locate import finished_store
-from bertpt.data.store import TokenStore
+from bertpt.data.rows.loader import BatchStream
+from bertpt.data.tokens.store import TokenStore
 from bertpt.errors import RequestError
 from bertpt.model.pretraining import BertForPreTraining
 from bertpt.train import plan

@@ -14,12 +14,12 @@ from stage_helpers import wordy_documents
 from train_helpers import Tiny, quiet
 
 from bertpt.data.locate import documents_dir, finished_store, tokenizer_dir
-from bertpt.data.prepare import prepare
+from bertpt.data.tokens.prepare import prepare
 from bertpt.errors import BertptError, RequestError
-from bertpt.train import saving
+from bertpt.train.checkpoints import saving
+from bertpt.train.checkpoints.saving import save_checkpoint
 from bertpt.train.pretrain import pretrain
 from bertpt.train.rundir import open_run
-from bertpt.train.saving import save_checkpoint
 
 
 @pytest.fixture(scope="module")

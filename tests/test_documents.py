@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertpt.data.documents import (
+from bertpt.data.corpus.documents import (
     Document,
     DocumentWriter,
     document_of_file,
@@ -16,7 +16,7 @@ from bertpt.data.documents import (
     documents_by_heading,
     iter_documents,
 )
-from bertpt.data.sources.base import RawDocument
+from bertpt.data.corpus.sources.base import RawDocument
 from bertpt.errors import RequestError
 
 

@@ -17,10 +17,10 @@ import pytest
 
 from bertpt.config import plain
 from bertpt.config.schema import Config
-from bertpt.data.documents import Document, iter_documents
-from bertpt.data.download import download
-from bertpt.data.gather import RepeatedLines
-from bertpt.data.sources.base import RawDocument, Reading, SourceUnreachable, source_labels
+from bertpt.data.corpus.documents import Document, iter_documents
+from bertpt.data.corpus.download import download
+from bertpt.data.corpus.gather import RepeatedLines
+from bertpt.data.corpus.sources.base import RawDocument, Reading, SourceUnreachable, source_labels
 from bertpt.data.stage import StageResult
 from bertpt.errors import RequestError
 
@@ -325,8 +325,8 @@ def test_a_killed_download_leaves_no_documents_and_keeps_finished_ones(tmp_path:
     settings = config(tmp_path, put(tmp_path / "t.txt", corpus_text()))
     finished = make(settings)
     code = (
-        "import sys, time; from bertpt.config.schema import Config; from bertpt.data import download as d\n"
-        "import bertpt.data.gather as g\n"
+        "import sys, time; from bertpt.config.schema import Config; from bertpt.data.corpus import download as d\n"
+        "import bertpt.data.corpus.gather as g\n"
         "original = g.note\n"
         "def slow(*a):\n"
         "    original(*a); print('reading', flush=True); time.sleep(0.05)\n"
@@ -374,7 +374,7 @@ def sources(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         ("hub", read_hub, hub_print),
         ("docstrings", lambda source, reading: documents("doc"), lambda source, reading: "b" * 64),
     ):
-        module = ModuleType(f"bertpt.data.sources.{name}")
+        module = ModuleType(f"bertpt.data.corpus.sources.{name}")
         module.__dict__.update(read=read, fingerprint_inputs=fingerprint)
         monkeypatch.setitem(sys.modules, module.__name__, module)
     return state
@@ -451,7 +451,7 @@ def test_the_result_does_not_depend_on_the_locale(tmp_path: Path) -> None:
     for number in range(20):
         put(tmp_path / "c" / f"{number}é.txt", f"Text {number}\nzweite Zeile")
     code = (
-        "import sys; from bertpt.config.schema import Config; from bertpt.data.download import download\n"
+        "import sys; from bertpt.config.schema import Config; from bertpt.data.corpus.download import download\n"
         "print(download(Config.model_validate_json(sys.argv[1])).manifest['key'])\n"
     )
     keys = set()

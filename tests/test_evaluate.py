@@ -17,9 +17,9 @@ from torch import nn
 
 from bertpt.batch import Batch
 from bertpt.config import validate
-from bertpt.data import baselines
-from bertpt.data.loader import BatchStream
-from bertpt.data.store import TokenStore
+from bertpt.data.rows import baselines
+from bertpt.data.rows.loader import BatchStream
+from bertpt.data.tokens.store import TokenStore
 from bertpt.model.pretraining import BertForPreTraining, PreTrainingOutput
 from bertpt.train.evaluate import Predictions, evaluating, heldout_scores, predict_heldout
 from bertpt.train.evaluation import compare

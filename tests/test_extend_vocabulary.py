@@ -11,10 +11,10 @@ from tokenizers import Tokenizer
 
 from bertpt.cli.main import run as bertpt
 from bertpt.config import Config
-from bertpt.data.extend import extend, new_entries
 from bertpt.data.locate import tokenizer_dir
-from bertpt.data.tokenizer import train_tokenizer
-from bertpt.data.wordpiece import SPECIALS, Normalising, WordPieceTokenizer, load_tokenizer, save
+from bertpt.data.tokenizer.extend import extend, new_entries
+from bertpt.data.tokenizer.training import train_tokenizer
+from bertpt.data.tokenizer.wordpiece import SPECIALS, Normalising, WordPieceTokenizer, load_tokenizer, save
 from bertpt.errors import RequestError
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from bertpt.config.schema import WikidumpSource
-from bertpt.data.fetch import fetch
-from bertpt.data.sources import wikidump
-from bertpt.data.sources.base import Reading, SourceUnreachable
+from bertpt.data.corpus.fetch import fetch
+from bertpt.data.corpus.sources import wikidump
+from bertpt.data.corpus.sources.base import Reading, SourceUnreachable
 from bertpt.errors import BertptError, RequestError
 
 CONTENT = bytes(range(256)) * 4000

@@ -35,6 +35,11 @@ FLOORS = {
     "cli": 6.0,
     "__main__": 6.1,
 }
+# Folders inside two of them: each imports from those before it alone (and from modules that lie in no folder).
+FOLDERS = {
+    "data": ["corpus", "tokenizer", "tokens", "rows", "inspect"],
+    "train": ["updates", "checkpoints", "reports", "doctor"],
+}
 LIGHT = [name for name, floor in FLOORS.items() if floor < 1 or floor >= 6]
 # Nothing that trains may need them: they are slow to import and have no use on a machine that only trains.
 NOT_FOR_TRAINING = {
@@ -87,6 +92,20 @@ def breaches(sources: dict[str, str]) -> list[str]:
             if target.split(".")[0] != "bertpt" or not other or own == other:
                 continue
             if FLOORS[other] >= FLOORS.get(own, -1):
+                found.append(f"{module} -> {target}")
+    return found
+
+
+def folder_breaches(sources: dict[str, str]) -> list[str]:
+    """Each import from a folder that comes later, as ``importer -> imported``."""
+    found = []
+    for module, source in sources.items():
+        folders = FOLDERS.get(part(module), [])
+        for target, _ in imports(source, set(sources)):
+            names = [name.split(".")[2] for name in (module, target) if name.count(".") >= 2]
+            if part(module) != part(target) or len(names) < 2 or not set(names) <= set(folders):
+                continue
+            if folders.index(names[1]) > folders.index(names[0]):
                 found.append(f"{module} -> {target}")
     return found
 
@@ -144,6 +163,12 @@ def test_modules_import_only_from_lower_floors_and_light_ones_load_no_torch(sour
     assert breaches(sources) == []
 
 
+def test_folders_import_only_from_those_before_them(sources: dict[str, str]) -> None:
+    assert folder_breaches(sources) == []
+    found = {(part(name), name.split(".")[2]) for name in sources if name.count(".") >= 3 and part(name) in FOLDERS}
+    assert found == {(package, folder) for package, folders in FOLDERS.items() for folder in folders}
+
+
 def test_there_is_no_circle_of_imports(sources: dict[str, str]) -> None:
     assert cycles(loading_graph(sources)) == []
 
@@ -174,4 +199,7 @@ def test_the_checks_find_what_is_forbidden() -> None:
         "bertpt.data.a -> bertpt.model.bert",
     ]
     assert cycles(loading_graph(sources)) == ["bertpt.data.a", "bertpt.data.b"]
+    upwards = {"bertpt.data.rows.plan": "", "bertpt.data.corpus.lines": "from bertpt.data.rows import plan"}
+    assert folder_breaches(upwards) == ["bertpt.data.corpus.lines -> bertpt.data.rows.plan"]
+    assert folder_breaches({"bertpt.data.rows.plan": "import bertpt.data.corpus.lines"}) == []
     assert "bertpt.model.bert" in reached("bertpt.train", loading_graph(sources))

@@ -21,16 +21,16 @@ from train_helpers import Tiny, quiet, write_config
 
 from bertpt.cli.main import run as bertpt
 from bertpt.config import Config, load_config, validate
-from bertpt.data.documents import iter_documents
+from bertpt.data.corpus.documents import iter_documents
 from bertpt.data.locate import documents_dir, tokenizer_dir
-from bertpt.data.prepare import prepare
-from bertpt.data.tokenizer import train_tokenizer
-from bertpt.data.wordpiece import load_tokenizer
+from bertpt.data.tokenizer.training import train_tokenizer
+from bertpt.data.tokenizer.wordpiece import load_tokenizer
+from bertpt.data.tokens.prepare import prepare
 from bertpt.errors import RequestError
 from bertpt.interop.continuing import pretrain, read_initial
 from bertpt.model.pretraining import BertForPreTraining
 from bertpt.train import loop
-from bertpt.train.checkpoint import checkpoints
+from bertpt.train.checkpoints.checkpoint import checkpoints
 from bertpt.train.evaluation import evaluate_run
 from bertpt.train.initial import start_from, with_shape
 from bertpt.train.pretrain import pretrain as pretrain_alone

@@ -19,21 +19,21 @@ from train_helpers import Tiny, quiet, write_config
 
 from bertpt.cli.main import run
 from bertpt.config import Config
-from bertpt.data.documents import Document, iter_documents
-from bertpt.data.download import download
+from bertpt.data.corpus.documents import Document, iter_documents
+from bertpt.data.corpus.download import download
 from bertpt.data.inspect.corpus import CorpusFigures, inspect_corpus
 from bertpt.data.inspect.layout import Bucket, bars, histogram
 from bertpt.data.inspect.pairs import PairFigures, inspect_pairs, spread
 from bertpt.data.inspect.tokenizer import inspect_tokenizer, script_of
-from bertpt.data.loader import BatchStream
 from bertpt.data.locate import documents_dir, finished_store, tokenizer_dir
-from bertpt.data.sentences import split_sentences
-from bertpt.data.store import TokenStore
-from bertpt.data.tokenizer import train_tokenizer
-from bertpt.data.wordpiece import load_tokenizer
+from bertpt.data.rows.loader import BatchStream
+from bertpt.data.tokenizer.training import train_tokenizer
+from bertpt.data.tokenizer.wordpiece import load_tokenizer
+from bertpt.data.tokens.sentences import split_sentences
+from bertpt.data.tokens.store import TokenStore
 from bertpt.errors import BertptError, RequestError
 from bertpt.files import sha256_file
-from bertpt.train.inspect_checkpoint import inspect_checkpoint, module_of
+from bertpt.train.checkpoints.inspect import inspect_checkpoint, module_of
 from bertpt.train.pretrain import pretrain
 
 Capture = pytest.CaptureFixture[str]

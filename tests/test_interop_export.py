@@ -16,8 +16,8 @@ from safetensors.torch import load_file
 from train_helpers import Tiny
 
 from bertpt.cli.main import run
-from bertpt.data.vocabulary import choose_alphabet, count_words, learn_vocabulary
-from bertpt.data.wordpiece import SPECIALS, Normalising, WordPieceTokenizer, build, save
+from bertpt.data.tokenizer.vocabulary import choose_alphabet, count_words, learn_vocabulary
+from bertpt.data.tokenizer.wordpiece import SPECIALS, Normalising, WordPieceTokenizer, build, save
 from bertpt.errors import BertptError, RequestError
 from bertpt.interop import export_hf as module
 from bertpt.interop.check import outputs, sample_rows

@@ -146,7 +146,7 @@ def test_padded_rows_of_the_vocabulary_are_left_out_and_said(tmp_path: Path) -> 
 def test_the_tokenizer_comes_along(copy: Path, tmp_path: Path, kept: str, lowercase: bool) -> None:
     for path in copy.glob("*token*"):
         path.unlink()
-    from bertpt.data import wordpiece
+    from bertpt.data.tokenizer import wordpiece
 
     tokens = [*TOKENS, "É", "##É"]
     change_config(copy, vocab_size=len(tokens))

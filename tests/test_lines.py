@@ -17,9 +17,9 @@ import zstandard
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from bertpt.data import lines
-from bertpt.data.lines import clean_line, is_blank, read_lines, split_lines
-from bertpt.data.streams import packed_kind
+from bertpt.data.corpus import lines
+from bertpt.data.corpus.lines import clean_line, is_blank, read_lines, split_lines
+from bertpt.data.corpus.streams import packed_kind
 from bertpt.errors import RequestError
 
 PACKERS = {
@@ -180,7 +180,7 @@ def test_a_file_packed_twice_is_refused() -> None:
 def test_highly_packed_text_needs_little_memory() -> None:
     packed = gzip.compress(b"ab\n" * 20_000_000)
     code = (
-        "import io, resource, sys; from bertpt.data.lines import read_lines\n"
+        "import io, resource, sys; from bertpt.data.corpus.lines import read_lines\n"
         "start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "n = sum(1 for _ in read_lines(io.BytesIO(sys.stdin.buffer.read()), 'x'))\n"
         "print(n, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - start)"
@@ -325,7 +325,7 @@ def test_splitting_a_text_agrees_with_reading_it(text: str) -> None:
 def test_reading_does_not_depend_on_the_locale(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes("Größe 😀\n".encode())
     code = (
-        "import sys; from pathlib import Path; from bertpt.data.lines import read_lines\n"
+        "import sys; from pathlib import Path; from bertpt.data.corpus.lines import read_lines\n"
         "sys.stdout.buffer.write(''.join(read_lines(Path('a.txt'), 'a.txt')).encode('utf-8'))"
     )
     environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}

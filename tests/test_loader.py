@@ -15,11 +15,11 @@ from store_helpers import SPECIAL, as_documents, make_store, random_documents
 
 from bertpt.batch import Batch
 from bertpt.config.schema import Masking, Pairs
-from bertpt.data import loader
-from bertpt.data.loader import BatchStream, gather, masker_for
-from bertpt.data.masking import row_keys
-from bertpt.data.plan import plan_epoch
-from bertpt.data.store import TokenStore
+from bertpt.data.rows import loader
+from bertpt.data.rows.loader import BatchStream, gather, masker_for
+from bertpt.data.rows.masking import row_keys
+from bertpt.data.rows.plan import plan_epoch
+from bertpt.data.tokens.store import TokenStore
 
 V = 100
 

@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from bertpt.config.schema import FilesSource
-from bertpt.data.sources.base import RawDocument, Reading
-from bertpt.data.sources.local import fingerprint_inputs, read
-from bertpt.data.sources.local_files import describe, human_size
+from bertpt.data.corpus.sources.base import RawDocument, Reading
+from bertpt.data.corpus.sources.local import fingerprint_inputs, read
+from bertpt.data.corpus.sources.local_files import describe, human_size
 from bertpt.errors import RequestError
 
 

@@ -12,8 +12,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from train_helpers import Tiny, quiet
 
 from bertpt.errors import RequestError
-from bertpt.train.logs import MetricsLog, read_metrics
 from bertpt.train.pretrain import pretrain
+from bertpt.train.reports.logs import MetricsLog, read_metrics
 
 
 def board(run: Path, tag: str, kind: str = "train") -> list[tuple[int, float]]:

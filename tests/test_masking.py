@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from store_helpers import SPECIAL, plain_bits
 
 from bertpt.config.schema import Masking
-from bertpt.data import masking
-from bertpt.data.masking import Masker, max_predictions, row_keys
+from bertpt.data.rows import masking
+from bertpt.data.rows.masking import Masker, max_predictions, row_keys
 
 V = 300
 PIECES = range(200, 300)  # ids of pieces that continue a word

@@ -12,11 +12,11 @@ from store_helpers import SPECIAL, make_store, plain_bits, random_documents
 from test_masking import PIECES, SCATTERED, masker, packed, split_rows, text_rows, worded_rows
 
 from bertpt.config.schema import Masking, Pairs
-from bertpt.data import masking
-from bertpt.data.loader import BatchStream, gather, store_places
-from bertpt.data.masking import Masker, max_predictions, row_keys, run_lengths
-from bertpt.data.plan import plan_epoch
 from bertpt.data.random import bits, extend, uniform
+from bertpt.data.rows import masking
+from bertpt.data.rows.loader import BatchStream, gather, store_places
+from bertpt.data.rows.masking import Masker, max_predictions, row_keys, run_lengths
+from bertpt.data.rows.plan import plan_epoch
 
 UNITS = ["token", "whole-word", "ngram"]
 

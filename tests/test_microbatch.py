@@ -18,11 +18,11 @@ from bertpt.config import Config, as_yaml, plain, validate
 from bertpt.config.yaml import parse_yaml
 from bertpt.errors import BertptError, RequestError
 from bertpt.model.pretraining import BertForPreTraining
-from bertpt.train import microbatch
-from bertpt.train.microbatch import fewest_parts, passes, random_rows, with_micro_batches
 from bertpt.train.pretrain import pretrain, pretraining_objective
 from bertpt.train.ranks import ALONE
-from bertpt.train.step import Terms
+from bertpt.train.updates import microbatch
+from bertpt.train.updates.microbatch import fewest_parts, passes, random_rows, with_micro_batches
+from bertpt.train.updates.step import Terms
 
 AUTO = [{"length": 32, "steps": 5, "batch_size": 24, "accumulate": "auto"}]
 

@@ -17,7 +17,7 @@ from bertpt.config.schema import Optimizer as OptimizerConfig
 from bertpt.model.pretraining import BertForPreTraining, pretraining_losses
 from bertpt.model.sequence import BertForSequenceClassification
 from bertpt.model.token import BertForTokenClassification
-from bertpt.train.optim import build_optimizer
+from bertpt.train.updates.optim import build_optimizer
 
 SHAPES = {
     "odd vocabulary": (997, small()),

@@ -11,9 +11,9 @@ import pytest
 from stage_helpers import wordy_documents
 
 from bertpt.config.schema import Config
-from bertpt.data.documents import iter_documents
-from bertpt.data.download import download
-from bertpt.data.near_duplicates import DocumentIndex, bands_for, shingles, words_of
+from bertpt.data.corpus.documents import iter_documents
+from bertpt.data.corpus.download import download
+from bertpt.data.corpus.near_duplicates import DocumentIndex, bands_for, shingles, words_of
 from bertpt.data.stage import StageResult
 from bertpt.errors import RequestError
 
@@ -191,7 +191,7 @@ def test_another_process_finds_the_same(tmp_path: Path) -> None:
         index.add(text)
     (tmp_path / "texts.json").write_text(json.dumps([heldout, others]), encoding="utf-8")
     code = (
-        "import json, pathlib, sys; from bertpt.data.near_duplicates import DocumentIndex\n"
+        "import json, pathlib, sys; from bertpt.data.corpus.near_duplicates import DocumentIndex\n"
         "heldout, others = json.loads(pathlib.Path(sys.argv[1], 'texts.json').read_text(encoding='utf-8'))\n"
         "index = DocumentIndex(0.5, pathlib.Path(sys.argv[1], 'there'))\n"
         "[index.add(text) for text in heldout]\n"

@@ -13,12 +13,12 @@ from store_helpers import Document, make_store, make_tokens, random_documents
 from test_plan import Draws, Row, document_of, joined, numbered, truncate
 
 from bertpt.config.schema import Masking, Pairs
-from bertpt.data import plan
-from bertpt.data.baselines import length_detector_accuracy
-from bertpt.data.loader import BatchStream
-from bertpt.data.mixture import Mixture, documents_of_epoch, mixture_of, repeats
-from bertpt.data.paircheck import pair_faults
-from bertpt.data.plan import pair_labels, plan_epoch
+from bertpt.data.rows import plan
+from bertpt.data.rows.baselines import length_detector_accuracy
+from bertpt.data.rows.loader import BatchStream
+from bertpt.data.rows.mixture import Mixture, documents_of_epoch, mixture_of, repeats
+from bertpt.data.rows.plan import pair_labels, plan_epoch
+from bertpt.data.tokens.paircheck import pair_faults
 from bertpt.errors import RequestError
 from bertpt.train.pretrain import heldout_stream
 

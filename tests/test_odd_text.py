@@ -24,11 +24,11 @@ from test_prepare import as_lists, brute_force
 from bertpt.cli.main import run
 from bertpt.config import Config
 from bertpt.config.schema import Pairs
-from bertpt.data.documents import iter_documents
+from bertpt.data.corpus.documents import iter_documents
 from bertpt.data.locate import finished_store
-from bertpt.data.paircheck import pair_faults
-from bertpt.data.plan import plan_epoch
-from bertpt.data.store import TokenStore
+from bertpt.data.rows.plan import plan_epoch
+from bertpt.data.tokens.paircheck import pair_faults
+from bertpt.data.tokens.store import TokenStore
 
 SOUND = "\n\n".join(text.replace("\n", " ") for text in wordy_documents(24)).encode() + b"\n\n"
 

@@ -14,8 +14,8 @@ from bertpt.config.schema import Optimizer as OptimizerConfig
 from bertpt.config.schema import Schedule
 from bertpt.model.bert import SelfAttention
 from bertpt.model.pretraining import BertForPreTraining
-from bertpt.train.optim import UncorrectedAdamW, build_optimizer, parameter_groups
-from bertpt.train.schedule import learning_rate
+from bertpt.train.updates.optim import UncorrectedAdamW, build_optimizer, parameter_groups
+from bertpt.train.updates.schedule import learning_rate
 
 KINDS = ["linear", "cosine", "polynomial", "trapezoid", "inverse_sqrt", "constant"]
 

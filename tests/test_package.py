@@ -39,7 +39,7 @@ def test_the_wheel_holds_every_module_and_config(wheel: Path) -> None:
     inside = set(zipfile.ZipFile(wheel).namelist())
     modules = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src").rglob("*.py")}
     configs = {f"bertpt/{path.relative_to(ROOT).as_posix()}" for path in (ROOT / "configs").rglob("*.yaml")}
-    assert "bertpt/data/store.py" in modules
+    assert "bertpt/data/tokens/store.py" in modules
     assert "bertpt/configs/corpora/wikipedia.yaml" in configs
     assert modules | configs | {"bertpt/py.typed"} <= inside
     assert not [

@@ -19,7 +19,7 @@ from stage_helpers import LM_SOTU, wordy_documents
 from train_helpers import Tiny, start, wait_until, write_config
 
 from bertpt.cli.main import run as bertpt
-from bertpt.data import baselines
+from bertpt.data.rows import baselines
 from bertpt.train import loop
 
 Capture = pytest.CaptureFixture[str]
@@ -298,6 +298,8 @@ def test_every_stage_names_what_it_has_made_and_the_next_command(
     assert bertpt(["eval", "runs here/mine", "-v", "--json"]) == 0
     out, err = capsys.readouterr()
     assert json.loads(out)["step"] == 3
-    assert re.search(r"^\d\d:\d\d:\d\d bertpt\.train\.checkpoint: runs here/mine/.*: intact", err, re.MULTILINE)
+    assert re.search(
+        r"^\d\d:\d\d:\d\d bertpt\.train\.checkpoints\.checkpoint: runs here/mine/.*: intact", err, re.MULTILINE
+    )
     assert bertpt(["eval", "runs here/mine", "-q"]) == 0
     assert capsys.readouterr().err == ""

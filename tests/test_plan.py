@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from store_helpers import Document, make_store, make_tokens, plain_bits, random_documents
 
 from bertpt.config.schema import Pairs
-from bertpt.data import plan
-from bertpt.data.plan import plan_epoch
-from bertpt.data.store import Tokens, TokenStore
+from bertpt.data.rows import plan
+from bertpt.data.rows.plan import plan_epoch
+from bertpt.data.tokens.store import Tokens, TokenStore
 from bertpt.errors import RequestError
 
 Row = tuple[int, int, int, int, bool]
@@ -420,8 +420,8 @@ def test_another_process_plans_the_same_rows(tmp_path: Path) -> None:
     code = (
         "import sys, hashlib, pathlib\n"
         "from bertpt.config.schema import Pairs\n"
-        "from bertpt.data.plan import plan_epoch\n"
-        "from bertpt.data.store import TokenStore\n"
+        "from bertpt.data.rows.plan import plan_epoch\n"
+        "from bertpt.data.tokens.store import TokenStore\n"
         "store = TokenStore.open(pathlib.Path(sys.argv[1]))\n"
         "rows = plan_epoch(store.train, Pairs(), length=32, seed=3, epoch=2)\n"
         "print(hashlib.sha256(rows.tobytes()).hexdigest(), 'torch' in sys.modules)"

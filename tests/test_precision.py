@@ -25,7 +25,7 @@ from bertpt.train import loop, pretrain
 from bertpt.train.doctor.diagnosis import examine
 from bertpt.train.evaluation import evaluate_run
 from bertpt.train.pretrain import choose_precision, pretraining_counts, pretraining_objective, scoring_precision
-from bertpt.train.step import Totals, train_step
+from bertpt.train.updates.step import Totals, train_step
 
 VOCAB = 40
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")

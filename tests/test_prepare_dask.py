@@ -16,10 +16,10 @@ import pytest
 from stage_helpers import make_config, wordy_documents
 
 from bertpt.config import Config
-from bertpt.data import workers
-from bertpt.data.documents import Document, DocumentWriter
-from bertpt.data.prepare import prepare
-from bertpt.data.tokenizer import train_tokenizer
+from bertpt.data.corpus.documents import Document, DocumentWriter
+from bertpt.data.tokenizer.training import train_tokenizer
+from bertpt.data.tokens import workers
+from bertpt.data.tokens.prepare import prepare
 from bertpt.errors import BertptError, RequestError
 from bertpt.files import staged_directory, write_manifest
 

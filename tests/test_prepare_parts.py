@@ -16,13 +16,13 @@ import pytest
 from stage_helpers import make_config, wordy_documents
 
 from bertpt.config import Config
-from bertpt.data import encode, parts, workers
-from bertpt.data.documents import Document, DocumentWriter
-from bertpt.data.encode import EncodeCounts
+from bertpt.data.corpus.documents import Document, DocumentWriter
 from bertpt.data.locate import store_dir
-from bertpt.data.prepare import prepare
-from bertpt.data.store import TokenStore
-from bertpt.data.tokenizer import train_tokenizer
+from bertpt.data.tokenizer.training import train_tokenizer
+from bertpt.data.tokens import encode, parts, workers
+from bertpt.data.tokens.encode import EncodeCounts
+from bertpt.data.tokens.prepare import prepare
+from bertpt.data.tokens.store import TokenStore
 from bertpt.errors import BertptError, RequestError
 from bertpt.files import staged_directory, write_manifest
 
@@ -87,7 +87,8 @@ import os, sys, time
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from stage_helpers import make_config
-from bertpt.data import parts, prepare
+from bertpt.data.tokens import parts
+from bertpt.data.tokens import prepare
 
 def slow(task):
     done(task)
@@ -131,7 +132,7 @@ def test_what_was_finished_before_a_kill_is_not_made_again(
     done: list[int] = []
     make = parts.make
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bertpt.data.prepare.make", lambda task: (done.append(task.number), make(task)))
+        patch.setattr("bertpt.data.tokens.prepare.make", lambda task: (done.append(task.number), make(task)))
         said: list[str] = []
         result = prepare(config, workers=1, say=said.append, progress=False)
     numbers = {int(name[:6]) for name in kept}

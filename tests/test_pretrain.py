@@ -21,16 +21,16 @@ from train_helpers import MEASURED, Tiny, quiet, signal_group, start, wait_until
 
 from bertpt.cli.main import run as bertpt
 from bertpt.config import Config
-from bertpt.data.loader import BatchStream
 from bertpt.data.locate import finished_store
-from bertpt.data.plan import plan_epoch
-from bertpt.data.store import TokenStore
+from bertpt.data.rows.loader import BatchStream
+from bertpt.data.rows.plan import plan_epoch
+from bertpt.data.tokens.store import TokenStore
 from bertpt.errors import RequestError, Stopped
 from bertpt.files import MANIFEST
 from bertpt.model.pretraining import BertForPreTraining
 from bertpt.signals import StopFlag
 from bertpt.train import loop
-from bertpt.train.checkpoint import checkpoints
+from bertpt.train.checkpoints.checkpoint import checkpoints
 from bertpt.train.evaluate import evaluating, heldout_scores, predict_heldout
 from bertpt.train.evaluation import evaluate_run
 from bertpt.train.pretrain import PreTraining, heldout_stream, pretrain
@@ -224,9 +224,12 @@ def test_a_signal_in_the_last_evaluation_leaves_it_to_the_next_call(
     stop.never()
     assert [step for step, _ in checkpoints(tmp_path / "tiny-run")] == [TOTAL]
     assert_same_result(pretrain(config, say=quiet).directory, uninterrupted)
+    half = tmp_path / "tiny-run" / "checkpoints" / ".step-00000003.4194304.tmp"
+    half.mkdir()
     said: list[str] = []
     pretrain(config, say=said.append)
     assert "nothing to do" in said[0]
+    assert not half.exists()
 
 
 def test_after_a_kill_it_goes_on_from_the_last_checkpoint_and_logs_no_step_twice(

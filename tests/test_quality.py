@@ -12,10 +12,10 @@ from stage_helpers import wordy_documents
 from test_download import both, config, counts, make, put
 from test_near_duplicates import disturbed, plain_jaccard
 
-from bertpt.data import boilerplate
-from bertpt.data.boilerplate import repeated_lines
-from bertpt.data.documents import Document, DocumentWriter
-from bertpt.data.gather import FrequentLines
+from bertpt.data.corpus import boilerplate
+from bertpt.data.corpus.boilerplate import repeated_lines
+from bertpt.data.corpus.documents import Document, DocumentWriter
+from bertpt.data.corpus.gather import FrequentLines
 from bertpt.data.inspect.corpus import inspect_corpus
 from bertpt.errors import RequestError
 

@@ -16,12 +16,12 @@ from train_helpers import Tiny, quiet
 from bertpt.config.schema import Phase, Ramp, Schedule
 from bertpt.errors import RequestError, Stopped
 from bertpt.train import plan
-from bertpt.train.checkpoint import checkpoints
-from bertpt.train.cuts import Cuts, check_shares, micro_batches
+from bertpt.train.checkpoints.checkpoint import checkpoints
 from bertpt.train.plan import plan_run
 from bertpt.train.pretrain import pretrain
-from bertpt.train.schedule import learning_rate
-from bertpt.train.skips import Rates, Skips
+from bertpt.train.updates.cuts import Cuts, check_shares, micro_batches
+from bertpt.train.updates.schedule import learning_rate
+from bertpt.train.updates.skips import Rates, Skips
 
 UNDROPPED = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 RAMPED = [

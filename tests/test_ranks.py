@@ -25,14 +25,14 @@ from train_helpers import MEASURED, Tiny, write_config
 from bertpt.batch import Batch
 from bertpt.config.schema import Optimizer
 from bertpt.data.locate import finished_store
-from bertpt.data.store import TokenStore
+from bertpt.data.tokens.store import TokenStore
 from bertpt.errors import RequestError
 from bertpt.model.pretraining import BertForPreTraining
-from bertpt.train.cuts import share
-from bertpt.train.optim import build_optimizer, own_part
 from bertpt.train.pretrain import PreTraining, pretraining_counts
 from bertpt.train.ranks import Ranks
 from bertpt.train.rundir import Run
+from bertpt.train.updates.cuts import share
+from bertpt.train.updates.optim import build_optimizer, own_part
 from bertpt.world import World, of_environment
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks processes that have loaded torch")

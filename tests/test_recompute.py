@@ -21,7 +21,7 @@ from bertpt.train import plan
 from bertpt.train.cost import training_flops
 from bertpt.train.plan import plan_run
 from bertpt.train.pretrain import pretrain, pretraining_objective
-from bertpt.train.step import autocast
+from bertpt.train.updates.step import autocast
 
 VOCAB = 40
 DROPOUT = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.25}

@@ -19,8 +19,8 @@ from bertpt.errors import RequestError
 from bertpt.locks import is_worked_in
 from bertpt.runs import compare_runs, list_runs
 from bertpt.train import loop
-from bertpt.train.logs import read_metrics
 from bertpt.train.pretrain import pretrain
+from bertpt.train.reports.logs import read_metrics
 
 Capture = pytest.CaptureFixture[str]
 SHORT = {

@@ -9,8 +9,8 @@ import pytest
 from store_helpers import make_store, random_documents
 from tokenizers import Tokenizer, models
 
-from bertpt.data.wordpiece import SPECIALS, WordPieceTokenizer
-from bertpt.train.samples import masked_sentences
+from bertpt.data.tokenizer.wordpiece import SPECIALS, WordPieceTokenizer
+from bertpt.train.reports.samples import masked_sentences
 
 VOCAB = [*SPECIALS, *(f"{a}{b}" for a in "abcdefghij" for b in "klmnopqrs")]
 

@@ -18,10 +18,11 @@ from train_helpers import Tiny, quiet
 
 from bertpt.errors import BertptError, RequestError
 from bertpt.interop.pretrained import load_pretrained
-from bertpt.train import loop, saving
-from bertpt.train.checkpoint import checkpoints, open_checkpoint, open_weights
+from bertpt.train import loop
+from bertpt.train.checkpoints import saving
+from bertpt.train.checkpoints.checkpoint import checkpoints, open_checkpoint, open_weights
+from bertpt.train.checkpoints.saving import Keep, Snapshot, Writer, save_checkpoint, write_checkpoint
 from bertpt.train.pretrain import pretrain
-from bertpt.train.saving import Keep, Snapshot, Writer, save_checkpoint, write_checkpoint
 
 
 def test_a_snapshot_is_not_changed_by_later_updates(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertpt.config.languages import LANGUAGES, language_code
-from bertpt.data.sentences import split_sentences
+from bertpt.data.tokens.sentences import split_sentences
 from bertpt.errors import RequestError
 
 ABBREVIATIONS = ["e.g.", "i.e.", "Dr.", "Mr.", "Mrs.", "St.", "No.", "Fig.", "vs.", "p.", "U.S."]
@@ -114,5 +114,5 @@ def test_a_line_that_makes_the_library_panic_stays_whole(monkeypatch: pytest.Mon
     def panics(code: str, line: str) -> list[str]:
         raise PanicException("end byte index 6 is not a char boundary")
 
-    monkeypatch.setattr("bertpt.data.sentences.segment", panics)
+    monkeypatch.setattr("bertpt.data.tokens.sentences.segment", panics)
     assert split_sentences("One. Two.\nThree.", "en") == ["One. Two.", "Three."]

@@ -21,10 +21,10 @@ from train_helpers import Tiny, start, wait_until, write_config
 from bertpt import signals
 from bertpt.cli import main
 from bertpt.cli.main import run as program
-from bertpt.data import tokenizer
+from bertpt.data.tokenizer import training as tokenizer
 from bertpt.errors import BertptError, RequestError
 from bertpt.progress import Progress
-from bertpt.train.checkpoint import checkpoints
+from bertpt.train.checkpoints.checkpoint import checkpoints
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 Capture = pytest.CaptureFixture[str]
@@ -65,9 +65,9 @@ def strike(monkeypatch: pytest.MonkeyPatch, place: str, number: int, call: int =
 # --- every stage ----------------------------------------------------------------------------------------------------
 
 STAGES = {
-    "download": "bertpt.data.documents.DocumentWriter.add",
-    "train-tokenizer": "bertpt.data.tokenizer.learn_vocabulary",
-    "prepare": "bertpt.data.parts.Encoder.encode",
+    "download": "bertpt.data.corpus.documents.DocumentWriter.add",
+    "train-tokenizer": "bertpt.data.tokenizer.training.learn_vocabulary",
+    "prepare": "bertpt.data.tokens.parts.Encoder.encode",
 }
 
 
@@ -107,7 +107,7 @@ def test_a_signal_in_a_data_stage_leaves_nothing_half_made(
 @pytest.mark.parametrize(
     ("command", "place"),
     [
-        ("eval", "bertpt.data.loader.gather"),
+        ("eval", "bertpt.data.rows.loader.gather"),
         ("export", "bertpt.interop.export_hf.save_file"),
         ("run", "bertpt.train.evaluation.compare"),
         ("fill-mask", "bertpt.predict.fill_mask.Predictor.open"),

@@ -23,12 +23,12 @@ from bertpt.errors import BertptError, Stopped
 from bertpt.model.pretraining import BertForPreTraining
 from bertpt.train import loop
 from bertpt.train.blame import name_first
-from bertpt.train.checkpoint import checkpoints
-from bertpt.train.optim import build_optimizer
+from bertpt.train.checkpoints.checkpoint import checkpoints
 from bertpt.train.pretrain import pretrain, pretraining_counts, pretraining_objective
-from bertpt.train.schedule import learning_rate
-from bertpt.train.skips import Jumps, Rates, Skips, not_finite
-from bertpt.train.step import Totals, train_step
+from bertpt.train.updates.optim import build_optimizer
+from bertpt.train.updates.schedule import learning_rate
+from bertpt.train.updates.skips import Jumps, Rates, Skips, not_finite
+from bertpt.train.updates.step import Totals, train_step
 
 
 def metrics(run: Path, kind: str = "train") -> list[dict[str, Any]]:

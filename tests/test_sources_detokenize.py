@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bertpt.data.sources.detokenize import detokenize_wikitext, is_wikitext_heading
+from bertpt.data.corpus.sources.detokenize import detokenize_wikitext, is_wikitext_heading
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from bertpt.config.schema import DocstringsSource
-from bertpt.data.sources import docstrings
-from bertpt.data.sources.base import RawDocument, Reading
+from bertpt.data.corpus.sources import docstrings
+from bertpt.data.corpus.sources.base import RawDocument, Reading
 from bertpt.errors import BertptError
 
 SOURCE = DocstringsSource(kind="docstrings")

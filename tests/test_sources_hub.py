@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from bertpt.config.schema import HubSource
-from bertpt.data.sources import hub
-from bertpt.data.sources.base import RawDocument, Reading
+from bertpt.data.corpus.sources import hub
+from bertpt.data.corpus.sources.base import RawDocument, Reading
 from bertpt.errors import RequestError
 
 WIKITEXT = [
@@ -143,8 +143,8 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from bertpt.config.schema import HubSource
-from bertpt.data.sources import hub
-from bertpt.data.sources.base import Reading
+from bertpt.data.corpus.sources import hub
+from bertpt.data.corpus.sources.base import Reading
 from bertpt.errors import BertptError
 try:
     source = HubSource(kind="hub", dataset="someone/texts", config="en", streaming=sys.argv[2] == "stream")

@@ -14,9 +14,9 @@ from pydantic import ValidationError
 
 from bertpt.config import load_config
 from bertpt.config.schema import WheelSource
-from bertpt.data.sources import wheel
-from bertpt.data.sources.base import RawDocument, Reading, SourceUnreachable
-from bertpt.data.sources.verses import read_verses
+from bertpt.data.corpus.sources import wheel
+from bertpt.data.corpus.sources.base import RawDocument, Reading, SourceUnreachable
+from bertpt.data.corpus.sources.verses import read_verses
 from bertpt.errors import BertptError, RequestError
 
 DUMP = (

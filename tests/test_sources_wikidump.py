@@ -12,8 +12,8 @@ from xml.sax.saxutils import escape
 import pytest
 
 from bertpt.config.schema import WikidumpSource
-from bertpt.data.sources import wikidump
-from bertpt.data.sources.base import Reading
+from bertpt.data.corpus.sources import wikidump
+from bertpt.data.corpus.sources.base import Reading
 from bertpt.errors import RequestError
 
 TEXT = "'''Anarchism''' is a [[political philosophy]].<ref>A note & more.</ref>\n\nIt is old."

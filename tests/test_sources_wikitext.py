@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from bertpt.data.sources.wikitext import plain_text
+from bertpt.data.corpus.sources.wikitext import plain_text
 
 SENTENCE = "The cat sat on the mat, and it stayed there until the evening."
 

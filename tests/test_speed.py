@@ -12,13 +12,13 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from train_helpers import Tiny, quiet
 
 from bertpt.data.locate import finished_store
-from bertpt.data.store import TokenStore
-from bertpt.train import speed
+from bertpt.data.tokens.store import TokenStore
 from bertpt.train.cost import training_flops
 from bertpt.train.pretrain import PreTraining, pretrain
+from bertpt.train.reports import speed
+from bertpt.train.reports.speed import Waits, peak_speed, speed_numbers
 from bertpt.train.rundir import opened_alone
-from bertpt.train.speed import Waits, peak_speed, speed_numbers
-from bertpt.train.step import Totals
+from bertpt.train.updates.step import Totals
 
 CPU = torch.device("cpu")
 
@@ -88,7 +88,7 @@ def test_a_share_of_the_speed_is_said_of_known_gpus_alone(
 
 @pytest.mark.parametrize("cut", [1, 2])
 def test_a_run_logs_them(tiny: Tiny, tmp_path: Path, cut: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bertpt.train.speed.peak_speed", lambda _: 1e15)
+    monkeypatch.setattr("bertpt.train.reports.speed.peak_speed", lambda _: 1e15)
     shown: list[dict[str, str]] = []
     monkeypatch.setattr("bertpt.train.loop.Progress.add", lambda bar, count=1, **values: shown.append(values))
     phases = [{"length": 32, "steps": 4, "batch_size": 8, "accumulate": cut}]

@@ -14,9 +14,9 @@ from bertpt.batch import Batch
 from bertpt.config.schema import Model
 from bertpt.config.schema import Optimizer as OptimizerConfig
 from bertpt.model.pretraining import BertForPreTraining
-from bertpt.train.optim import build_optimizer
 from bertpt.train.pretrain import pretraining_counts, pretraining_objective
-from bertpt.train.step import Totals, autocast, train_step
+from bertpt.train.updates.optim import build_optimizer
+from bertpt.train.updates.step import Totals, autocast, train_step
 
 VOCAB = 60
 BOTH = {"mlm": 1.0, "nsp": 1.0}

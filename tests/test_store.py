@@ -11,8 +11,8 @@ import pytest
 from stage_helpers import sign_manifest
 from store_helpers import as_documents, make_store, make_tokens, random_documents
 
-from bertpt.data.store import Tokens, TokenStore, offsets
-from bertpt.data.store_writer import StoreWriter
+from bertpt.data.tokens.store import Tokens, TokenStore, offsets
+from bertpt.data.tokens.store_writer import StoreWriter
 from bertpt.errors import RequestError
 
 

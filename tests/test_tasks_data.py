@@ -20,7 +20,7 @@ from train_helpers import write_config
 from bertpt.cli.main import run as command
 from bertpt.config import load_finetune, shipped_configs, shipped_tasks, validate_finetune
 from bertpt.config.finetune import FinetuneConfig
-from bertpt.data.wordpiece import Normalising, WordPieceTokenizer, build
+from bertpt.data.tokenizer.wordpiece import Normalising, WordPieceTokenizer, build
 from bertpt.errors import RequestError
 from bertpt.tasks.classification.labelled import read_examples
 from bertpt.tasks.encode import encode_rows

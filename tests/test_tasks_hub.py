@@ -16,7 +16,7 @@ from train_helpers import write_config
 from bertpt.cli.main import run as command
 from bertpt.config import validate_finetune
 from bertpt.config.schema import HubSource
-from bertpt.data.hub_splits import fetch_split
+from bertpt.data.corpus.hub_splits import fetch_split
 from bertpt.errors import RequestError
 from bertpt.tasks.evaluation import evaluate_task_run
 from bertpt.tasks.examples import read_splits

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from bertpt.batch import Batch
 from bertpt.cli.main import run as command
-from bertpt.data.wordpiece import Normalising, WordPieceTokenizer, build
+from bertpt.data.tokenizer.wordpiece import Normalising, WordPieceTokenizer, build
 from bertpt.interop.export_task import export_task
 from bertpt.interop.finetuning import read_start
 from bertpt.interop.names import to_hf

@@ -20,7 +20,7 @@ from tokenizers import Tokenizer
 from train_helpers import write_config
 
 from bertpt.cli.main import run as command
-from bertpt.data.wordpiece import Normalising, WordPieceTokenizer, build
+from bertpt.data.tokenizer.wordpiece import Normalising, WordPieceTokenizer, build
 from bertpt.errors import RequestError
 from bertpt.tasks.examples import read_splits
 from bertpt.tasks.kinds import TASKS

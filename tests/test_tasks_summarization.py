@@ -272,7 +272,7 @@ def open_best_of(folder: Path) -> tuple[Any, Any]:
 
 
 def tokenizer_of(folder: Path) -> Any:
-    from bertpt.data.wordpiece import load_tokenizer
+    from bertpt.data.tokenizer.wordpiece import load_tokenizer
 
     return load_tokenizer(folder / "runs/t/tokenizer")
 

@@ -19,7 +19,7 @@ from task_helpers import plain_task
 
 from bertpt.config import validate_finetune
 from bertpt.config.finetune.tagging import TaggingConfig
-from bertpt.data.wordpiece import Normalising, WordPieceTokenizer, build
+from bertpt.data.tokenizer.wordpiece import Normalising, WordPieceTokenizer, build
 from bertpt.errors import RequestError
 from bertpt.tasks.examples import read_splits
 from bertpt.tasks.kinds import TASKS

@@ -28,9 +28,9 @@ from bertpt.tasks.finetune import finetune, finetune_seeds
 from bertpt.tasks.kinds import TASKS, build
 from bertpt.tasks.rundir import open_task_run
 from bertpt.tasks.work import FineTuning
-from bertpt.train.checkpoint import checkpoints
-from bertpt.train.logs import read_metrics
+from bertpt.train.checkpoints.checkpoint import checkpoints
 from bertpt.train.pretrain import pretrain
+from bertpt.train.reports.logs import read_metrics
 
 
 @pytest.fixture(scope="module")

@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from stage_helpers import LM_SOTU, make_config, put_documents, wordy_documents
 from tokenizers import Tokenizer, pre_tokenizers
 
-from bertpt.data import vocabulary
-from bertpt.data.tokenizer import train_tokenizer
-from bertpt.data.vocabulary import WordCounts, choose_alphabet, count_words, learn_vocabulary
-from bertpt.data.wordpiece import (
+from bertpt.data.tokenizer import vocabulary
+from bertpt.data.tokenizer.training import train_tokenizer
+from bertpt.data.tokenizer.vocabulary import WordCounts, choose_alphabet, count_words, learn_vocabulary
+from bertpt.data.tokenizer.wordpiece import (
     SPECIALS,
     Normalising,
     WordPieceTokenizer,
@@ -64,8 +64,8 @@ import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from stage_helpers import make_config
-from bertpt.data.prepare import prepare
-from bertpt.data.tokenizer import train_tokenizer
+from bertpt.data.tokens.prepare import prepare
+from bertpt.data.tokenizer.training import train_tokenizer
 config = make_config(Path(sys.argv[1]), tokenizer={"vocab_size": 600})
 train_tokenizer(config, say=lambda line: None, progress=False)
 prepare(config, say=lambda line: None, progress=False)
@@ -153,8 +153,8 @@ def test_the_words_that_are_kept_are_the_first_by_frequency_and_then_by_code_poi
 def test_the_trainer_gets_the_most_frequent_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put_documents(tmp_path, ["zebra zebra apple apple apple fig"])
     said: list[str] = []
-    monkeypatch.setattr("bertpt.data.tokenizer.MAX_TRAINED", 2)
-    monkeypatch.setattr("bertpt.data.tokenizer.TRAINED_PER_ENTRY", 0)
+    monkeypatch.setattr("bertpt.data.tokenizer.training.MAX_TRAINED", 2)
+    monkeypatch.setattr("bertpt.data.tokenizer.training.TRAINED_PER_ENTRY", 0)
     tokens = train(tmp_path, said, vocab_size=300).tokens
     assert "zebra" in tokens
     assert {"f", "##g"} <= set(tokens)
@@ -339,7 +339,7 @@ def test_text_without_pieces_and_lone_surrogates_are_accepted() -> None:
 
 def test_a_full_cache_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = small(["a", "b", "##a", "##b"])
-    monkeypatch.setattr("bertpt.data.wordpiece._CACHE_ENTRIES", 1)
+    monkeypatch.setattr("bertpt.data.tokenizer.wordpiece._CACHE_ENTRIES", 1)
     sentences = ["ab ba", "ab c", "a b ba", "ab"]
     assert [tokenizer.encode_sentences([s])[0] for s in sentences] == tokenizer.encode_sentences(sentences)
 
@@ -379,7 +379,7 @@ def test_a_fresh_process_and_transformers_read_the_same_tokenizer(tmp_path: Path
     assert (pair["input_ids"][0], pair["input_ids"][-1]) == (theirs.cls_token_id, theirs.sep_token_id)
     assert (theirs.cls_token_id, theirs.pad_token_id) == (2, 0)
     code = (
-        "import json, sys; from pathlib import Path; from bertpt.data.wordpiece import load_tokenizer;"
+        "import json, sys; from pathlib import Path; from bertpt.data.tokenizer.wordpiece import load_tokenizer;"
         "print(json.dumps(load_tokenizer(Path(sys.argv[1])).encode_sentences(json.loads(sys.argv[2]))))"
     )
     done = subprocess.run(

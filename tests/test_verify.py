@@ -13,10 +13,10 @@ from test_fetch import CONTENT, SHA256, Server, address, server  # noqa: F401 - 
 
 from bertpt.cli.main import run
 from bertpt.config.schema import HubSource, WheelSource, WikidumpSource
-from bertpt.data import cached
-from bertpt.data.cached import dump_place, is_cached, stated_bytes, to_download
-from bertpt.data.fetch import fetch
-from bertpt.data.verify import verify_documents
+from bertpt.data.corpus import cached
+from bertpt.data.corpus.cached import dump_place, is_cached, stated_bytes, to_download
+from bertpt.data.corpus.fetch import fetch
+from bertpt.data.corpus.verify import verify_documents
 from bertpt.errors import BertptError, RequestError
 
 # --- verify ------------------------------------------------------------------------------------------------------
@@ -166,9 +166,9 @@ def test_a_part_of_other_content_is_not_gone_on_with(
     monkeypatch.setattr(handler, "send_header", header)
     old = CONTENT[::-1]
     server.content, server.cuts = old, 1
-    monkeypatch.setattr("bertpt.data.fetch._CUTS", 1)
+    monkeypatch.setattr("bertpt.data.corpus.fetch._CUTS", 1)
     half = tmp_path / "dump.part"
-    monkeypatch.setattr("bertpt.data.fetch._copy", _stopping(half, len(old) // 2))
+    monkeypatch.setattr("bertpt.data.corpus.fetch._copy", _stopping(half, len(old) // 2))
     with pytest.raises(KeyboardInterrupt):
         fetch(address(server), tmp_path / "dump", sha256=SHA256)
     monkeypatch.undo()

@@ -15,9 +15,9 @@ from typing import Any
 import yaml
 
 from bertpt.config import Config, validate
-from bertpt.data.download import download
-from bertpt.data.prepare import prepare
-from bertpt.data.tokenizer import train_tokenizer
+from bertpt.data.corpus.download import download
+from bertpt.data.tokenizer.training import train_tokenizer
+from bertpt.data.tokens.prepare import prepare
 
 # What a log line says of this machine, and so never twice the same.
 MEASURED = {

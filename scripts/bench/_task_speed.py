@@ -24,8 +24,8 @@ from bertpt.tasks.classification.classification import RowObjective
 from bertpt.tasks.encode import Rows
 from bertpt.tasks.task import Encoded
 from bertpt.tasks.work import FineTuning, Parts
-from bertpt.train import optim
-from bertpt.train.step import Totals, train_step
+from bertpt.train.updates import optim
+from bertpt.train.updates.step import Totals, train_step
 
 VOCAB, LR, CLIP = 30_522, 1e-4, 1.0
 SHAPE = Model(hidden_size=384, num_hidden_layers=6, num_attention_heads=12)  # of MiniLM-L6

@@ -21,8 +21,8 @@ from torch.nn.utils.rnn import pad_sequence
 from bertpt.config.finetune import FinetuneConfig
 from bertpt.config.schema import Optimizer, Schedule
 from bertpt.tasks.task import Facts
-from bertpt.train.optim import parameter_groups
-from bertpt.train.schedule import learning_rate
+from bertpt.train.updates.optim import parameter_groups
+from bertpt.train.updates.schedule import learning_rate
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")

@@ -23,10 +23,10 @@ import torch
 from _text import children, memory
 
 from bertpt.config.schema import Masking, Pairs
-from bertpt.data.loader import BatchStream
-from bertpt.data.plan import plan_epoch
-from bertpt.data.store import STORE_FORMAT, TokenStore
-from bertpt.data.store_writer import StoreWriter
+from bertpt.data.rows.loader import BatchStream
+from bertpt.data.rows.plan import plan_epoch
+from bertpt.data.tokens.store import STORE_FORMAT, TokenStore
+from bertpt.data.tokens.store_writer import StoreWriter
 from bertpt.files import write_manifest
 
 VOCAB, DOCUMENTS = 30_522, 4_000

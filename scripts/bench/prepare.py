@@ -35,17 +35,17 @@ from _text import peak_of, write_text
 
 from bertpt.config import Config, validate
 from bertpt.config.schema import Masking, Pairs
-from bertpt.data.documents import iter_documents
-from bertpt.data.download import download
+from bertpt.data.corpus.documents import iter_documents
+from bertpt.data.corpus.download import download
 from bertpt.data.locate import documents_dir, tokenizer_dir
-from bertpt.data.plan import plan_epoch
-from bertpt.data.prepare import prepare
-from bertpt.data.sentences import split_sentences
-from bertpt.data.store import STORE_FORMAT, TokenStore
-from bertpt.data.store_writer import StoreWriter
-from bertpt.data.tokenizer import train_tokenizer
-from bertpt.data.wordpiece import load_tokenizer
-from bertpt.data.workers import processors
+from bertpt.data.rows.plan import plan_epoch
+from bertpt.data.tokenizer.training import train_tokenizer
+from bertpt.data.tokenizer.wordpiece import load_tokenizer
+from bertpt.data.tokens.prepare import prepare
+from bertpt.data.tokens.sentences import split_sentences
+from bertpt.data.tokens.store import STORE_FORMAT, TokenStore
+from bertpt.data.tokens.store_writer import StoreWriter
+from bertpt.data.tokens.workers import processors
 from bertpt.files import write_manifest
 
 VOCAB = 30_522
@@ -299,7 +299,7 @@ plans: list[Any] = []
 
 def first_batch(folder: Path) -> dict[str, Any]:
     """What a run does before its first update, at a position in the middle of an epoch; the plan is made or found."""
-    from bertpt.data.loader import BatchStream  # torch with it, which must not count in the memory of preparation
+    from bertpt.data.rows.loader import BatchStream  # torch with it, which must not count in the memory of preparation
 
     begun = time.perf_counter()
     store = TokenStore.open(folder)

@@ -29,9 +29,9 @@ from prepare import config_of, quiet
 from train import SIZES, paired
 
 from bertpt.config import Config, plain, validate
-from bertpt.data.download import download
-from bertpt.data.prepare import prepare
-from bertpt.data.tokenizer import train_tokenizer
+from bertpt.data.corpus.download import download
+from bertpt.data.tokenizer.training import train_tokenizer
+from bertpt.data.tokens.prepare import prepare
 from bertpt.train import loop
 from bertpt.train.plan import plan_run
 from bertpt.train.pretrain import pretrain

@@ -18,14 +18,14 @@ import numpy as np
 import torch
 
 from bertpt.config.schema import Masking, Model, Optimizer, Pairs
-from bertpt.data.loader import BatchStream
-from bertpt.data.store import TokenStore
-from bertpt.data.store_writer import StoreWriter
+from bertpt.data.rows.loader import BatchStream
+from bertpt.data.tokens.store import TokenStore
+from bertpt.data.tokens.store_writer import StoreWriter
 from bertpt.files import check_hashes, write_manifest
 from bertpt.model.pretraining import BertForPreTraining
-from bertpt.train.checkpoint import open_checkpoint, restore
-from bertpt.train.optim import build_optimizer
-from bertpt.train.saving import Keep, Snapshot, Writer, save_checkpoint, write_checkpoint
+from bertpt.train.checkpoints.checkpoint import open_checkpoint, restore
+from bertpt.train.checkpoints.saving import Keep, Snapshot, Writer, save_checkpoint, write_checkpoint
+from bertpt.train.updates.optim import build_optimizer
 
 TURNS, VOCAB = 3, 30_522
 DOCUMENTS, SENTENCES, TOKENS = 40_000, 100, 25  # 100 M tokens

@@ -32,9 +32,9 @@ from bertpt.batch import Batch
 from bertpt.config.schema import Model, Optimizer
 from bertpt.model.pretraining import BertForPreTraining
 from bertpt.progress import say
-from bertpt.train.optim import build_optimizer, parameter_groups
 from bertpt.train.pretrain import pretraining_counts, pretraining_objective
-from bertpt.train.step import Totals, autocast, train_step
+from bertpt.train.updates.optim import build_optimizer, parameter_groups
+from bertpt.train.updates.step import Totals, autocast, train_step
 
 VOCAB, LENGTH, LR, CLIP = 30_522, 128, 1e-4, 1.0
 # layers, width, heads, batch size, updates in a turn, turns: the larger the steadier, and the longer

@@ -12,20 +12,20 @@ from typing import Any
 
 from bertpt.config import Config, plain
 from bertpt.config.schema import DocstringsSource, FilesSource, Heldout, Limit
-from bertpt.data.download import download
+from bertpt.data.corpus.download import download
 from bertpt.data.locate import documents_dir, tokenizer_dir, trained_store
-from bertpt.data.prepare import prepare
-from bertpt.data.store import TokenStore
-from bertpt.data.tokenizer import train_tokenizer
+from bertpt.data.tokenizer.training import train_tokenizer
+from bertpt.data.tokens.prepare import prepare
+from bertpt.data.tokens.store import TokenStore
 from bertpt.files import fingerprint, read_json, write_json
 from bertpt.interop.continuing import pretrain
 from bertpt.predict.opening import open_model
 from bertpt.progress import say as say_line
 from bertpt.shell import curves, module
-from bertpt.train.checkpoint import checkpoints
+from bertpt.train.checkpoints.checkpoint import checkpoints
 from bertpt.train.evaluation import Evaluation, evaluate_run
+from bertpt.train.reports.samples import Filled, Sample, fill, masked_sentences
 from bertpt.train.rundir import Run, refuse_another, weights_are_gone
-from bertpt.train.samples import Filled, Sample, fill, masked_sentences
 
 Say = Callable[[str], None]
 

@@ -13,7 +13,7 @@ from bertpt.errors import RequestError
 from bertpt.files import read_manifest
 from bertpt.locks import is_worked_in
 from bertpt.tasks.rundir import FACTS, is_task_run, open_task_run
-from bertpt.train.logs import read_metrics
+from bertpt.train.reports.logs import read_metrics
 from bertpt.train.rundir import flat, open_run
 
 PRETRAIN = "pretrain"

@@ -22,10 +22,10 @@ from train_helpers import Tiny, quiet, start, wait_until, write_config
 
 from bertpt.cli.main import run as program
 from bertpt.data.locate import finished_store
-from bertpt.data.prepare import prepare
+from bertpt.data.tokens.prepare import prepare
 from bertpt.progress import Progress
 from bertpt.train import loop
-from bertpt.train.checkpoint import checkpoints
+from bertpt.train.checkpoints.checkpoint import checkpoints
 from bertpt.train.pretrain import pretrain
 
 Many = Callable[[int, int], int]

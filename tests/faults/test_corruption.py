@@ -12,14 +12,14 @@ import pytest
 from test_checkpoint import VOCAB, made, updates
 from train_helpers import Tiny, quiet
 
-from bertpt.data.loader import EpochPlans
 from bertpt.data.locate import documents_dir, finished_store, tokenizer_dir
-from bertpt.data.plan import plan_epoch
-from bertpt.data.store import TokenStore
+from bertpt.data.rows.loader import EpochPlans
+from bertpt.data.rows.plan import plan_epoch
+from bertpt.data.tokens.store import TokenStore
 from bertpt.errors import BertptError, RequestError
 from bertpt.files import check_hashes, read_manifest
-from bertpt.train.checkpoint import newest_checkpoint, open_checkpoint, open_weights
-from bertpt.train.saving import save_checkpoint, save_weights
+from bertpt.train.checkpoints.checkpoint import newest_checkpoint, open_checkpoint, open_weights
+from bertpt.train.checkpoints.saving import save_checkpoint, save_weights
 
 Many = Callable[[int, int], int]
 Count = Callable[[str, int], None]

@@ -19,7 +19,7 @@ from task_helpers import encoder, plain_task
 from train_helpers import MEASURED, Tiny, write_config
 
 from bertpt.files import check_hashes, read_manifest
-from bertpt.train.checkpoint import checkpoints, open_checkpoint
+from bertpt.train.checkpoints.checkpoint import checkpoints, open_checkpoint
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks processes that have loaded torch")
 Many = Callable[[int, int], int]

@@ -126,7 +126,7 @@ def checkpoint(
     debug: options.Debug = False,
 ) -> None:
     """Weights: hashes verified, step, shape, parameters by module, norms, NaN check."""
-    from bertpt.train.inspect_checkpoint import inspect_checkpoint
+    from bertpt.train.checkpoints.inspect import inspect_checkpoint
 
     _print(inspect_checkpoint(path or _run(config, overrides, runs_dir), say=options.sayer(quiet)), as_json)
 

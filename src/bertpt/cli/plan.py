@@ -73,7 +73,7 @@ def graph(
     debug: options.Debug = False,
 ) -> None:
     """Write the graph of a configuration's model for TensorBoard, without training and without data."""
-    from bertpt.train.graph import draw_graph
+    from bertpt.train.reports.graph import draw_graph
 
     configuration = options.load(config, overrides, None, runs_dir)
     drawn = draw_graph(configuration, out or Path(configuration.runs_dir) / "graphs" / configuration.name)

@@ -69,14 +69,14 @@ def download(
         return _verify(configuration, overwrite or dry_run, as_json, quiet)
     if dry_run:
         return _dry(configuration, quiet, as_json)
-    from bertpt.data.download import download as stage
+    from bertpt.data.corpus.download import download as stage
 
     following = options.again("train-tokenizer", config, overrides, data_dir)
     return _run_stage(stage, configuration, overwrite, as_json, quiet, following)
 
 
 def _verify(configuration: Configuration, writes: bool, as_json: bool, quiet: bool) -> None:
-    from bertpt.data.verify import verify_documents
+    from bertpt.data.corpus.verify import verify_documents
 
     if writes:
         raise RequestError("--verify: writes nothing; leave --overwrite and --dry-run out")
@@ -99,7 +99,7 @@ def train_tokenizer(
     configuration = options.load(config, overrides, data_dir)
     if dry_run:
         return _dry(configuration, quiet, as_json)
-    from bertpt.data.tokenizer import train_tokenizer as stage
+    from bertpt.data.tokenizer.training import train_tokenizer as stage
 
     following = options.again("prepare", config, overrides, data_dir)
     return _run_stage(stage, configuration, overwrite, as_json, quiet, following)
@@ -130,7 +130,7 @@ def prepare(
     configuration = options.load(config, overrides, data_dir)
     if dry_run:
         return _dry(configuration, quiet, as_json)
-    from bertpt.data.prepare import prepare as stage
+    from bertpt.data.tokens.prepare import prepare as stage
 
     following = options.again("pretrain", config, overrides, data_dir)
     return _run_stage(stage, configuration, overwrite, as_json, quiet, following, workers=workers, dask=dask)

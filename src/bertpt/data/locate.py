@@ -7,11 +7,11 @@ from typing import Any
 
 from bertpt.config import Config
 from bertpt.config.languages import language_code
-from bertpt.data.cached import downloads_dir, to_download
-from bertpt.data.extend import words_hash
-from bertpt.data.given import given_hashes, given_place, normalising_of
+from bertpt.data.corpus.cached import downloads_dir, to_download
 from bertpt.data.stage import stage_key
-from bertpt.data.store import STORE_FORMAT
+from bertpt.data.tokenizer.extend import words_hash
+from bertpt.data.tokenizer.given import given_hashes, given_place, normalising_of
+from bertpt.data.tokens.store import STORE_FORMAT
 from bertpt.errors import RequestError
 from bertpt.files import fingerprint, read_manifest
 

@@ -1,4 +1,4 @@
-"""What the stages share: their result, their key, and what to do with a directory that is already there."""
+"""What the stages share: both parts of a corpus, a result, its key, and what to do with a directory that is there."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from bertpt.errors import RequestError
 from bertpt.files import FORMAT_VERSION, fingerprint, read_manifest
 
 _log = logging.getLogger(__name__)
+
+Split = Literal["train", "heldout"]
+SPLITS: tuple[Split, ...] = ("train", "heldout")
 
 
 @dataclass(frozen=True, slots=True)

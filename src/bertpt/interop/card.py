@@ -9,7 +9,7 @@ from typing import Any
 
 from bertpt.config import Config, plain
 from bertpt.config.schema import Phase
-from bertpt.data.plan import PAIR_WORDS
+from bertpt.data.rows.plan import PAIR_WORDS
 from bertpt.files import read_json
 from bertpt.interop.pretrained import Pretrained
 from bertpt.train.rundir import open_run

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from bertpt.data import wordpiece
+from bertpt.data.tokenizer import wordpiece
 from bertpt.errors import BertptError
 from bertpt.files import read_json, staged_directory, write_file, write_json
 from bertpt.interop.card import model_card

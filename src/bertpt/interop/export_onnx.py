@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bertpt.data import wordpiece
+from bertpt.data.tokenizer import wordpiece
 from bertpt.errors import BertptError, RequestError
 from bertpt.files import FORMAT_VERSION, fingerprint, read_manifest, staged_directory, write_manifest
 from bertpt.interop.check import largest_difference, outputs, sample_rows

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from bertpt.batch import Batch
-from bertpt.data import wordpiece
+from bertpt.data.tokenizer import wordpiece
 from bertpt.errors import BertptError, RequestError
 from bertpt.files import read_json, write_file, write_json
 from bertpt.interop.check import largest_difference, sample_rows

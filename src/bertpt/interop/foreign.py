@@ -9,8 +9,8 @@ from torch import Tensor
 
 from bertpt.config.schema import Model
 from bertpt.config.schema import Tokenizer as TokenizerConfig
-from bertpt.data.given import read_given
-from bertpt.data.wordpiece import Normalising
+from bertpt.data.tokenizer.given import read_given
+from bertpt.data.tokenizer.wordpiece import Normalising
 from bertpt.errors import RequestError
 from bertpt.interop.hf_config import check_against_weights, read_config
 from bertpt.interop.names import MLM_BIAS, WORDS, arrange, modernise

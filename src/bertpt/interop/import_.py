@@ -9,7 +9,7 @@ from typing import Any
 
 from safetensors.torch import save_file
 
-from bertpt.data import wordpiece
+from bertpt.data.tokenizer import wordpiece
 from bertpt.errors import BertptError, RequestError
 from bertpt.files import (
     FORMAT_VERSION,

@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from bertpt.config.schema import Model
-from bertpt.data.wordpiece import Normalising, WordPieceTokenizer
-from bertpt.data.wordpiece import build as build_tokenizer
+from bertpt.data.tokenizer.wordpiece import Normalising, WordPieceTokenizer
+from bertpt.data.tokenizer.wordpiece import build as build_tokenizer
 from bertpt.errors import RequestError
 from bertpt.files import MANIFEST, read_json, read_manifest, sha256_file
 from bertpt.interop.foreign import Vocabulary, read_foreign, read_vocabulary
@@ -23,7 +23,7 @@ from bertpt.interop.names import few, shapes
 from bertpt.model.pretraining import BertForPreTraining
 from bertpt.progress import say as say_line
 from bertpt.tasks.rundir import is_task_run
-from bertpt.train.checkpoint import Checkpoint, newest_checkpoint, open_checkpoint, open_weights
+from bertpt.train.checkpoints.checkpoint import Checkpoint, newest_checkpoint, open_checkpoint, open_weights
 from bertpt.train.rundir import open_run
 
 IMPORT_STAGE = "import"

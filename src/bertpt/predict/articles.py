@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from bertpt.data.lines import read_lines
+from bertpt.data.corpus.lines import read_lines
 from bertpt.errors import RequestError
 from bertpt.predict.texts import Text, refuse
 from bertpt.tasks.summarization.articles import Article, sentence_spans

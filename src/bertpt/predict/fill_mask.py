@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertpt.data.wordpiece import WordPieceTokenizer
+from bertpt.data.tokenizer.wordpiece import WordPieceTokenizer
 from bertpt.model.pretraining import BertForPreTraining
 from bertpt.predict.opening import open_model
 from bertpt.predict.texts import Text, refuse
 from bertpt.progress import Progress
 from bertpt.progress import say as say_line
-from bertpt.train.samples import MASK, Filled, fill_ids
+from bertpt.train.reports.samples import MASK, Filled, fill_ids
 
 BATCH_SIZE = 32
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from bertpt.data.wordpiece import WordPieceTokenizer
+from bertpt.data.tokenizer.wordpiece import WordPieceTokenizer
 from bertpt.errors import RequestError
 from bertpt.interop.pretrained import build, load_pretrained
 from bertpt.model.pretraining import BertForPreTraining

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bertpt.config import FinetuneConfig
 from bertpt.config.finetune.tagging import TaggingConfig
-from bertpt.data.wordpiece import WordPieceTokenizer
+from bertpt.data.tokenizer.wordpiece import WordPieceTokenizer
 from bertpt.predict.texts import Text
 from bertpt.tasks.examples import refuse
 from bertpt.tasks.tagging.tagged import Sentence, format_of, read_sentences

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from bertpt.data.wordpiece import WordPieceTokenizer, clean, load_tokenizer
+from bertpt.data.tokenizer.wordpiece import WordPieceTokenizer, clean, load_tokenizer
 from bertpt.errors import RequestError
 from bertpt.predict.texts import Text, refuse
 from bertpt.progress import Progress

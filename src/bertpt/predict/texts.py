@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from bertpt.data.lines import is_blank, read_lines
+from bertpt.data.corpus.lines import is_blank, read_lines
 from bertpt.errors import RequestError
 from bertpt.progress import counted
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bertpt.batch import Batch
 from bertpt.data.random import bits
-from bertpt.data.wordpiece import WordPieceTokenizer
+from bertpt.data.tokenizer.wordpiece import WordPieceTokenizer
 
 
 @dataclass(frozen=True, slots=True)

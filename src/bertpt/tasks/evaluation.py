@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from bertpt.data.wordpiece import load_tokenizer
+from bertpt.data.tokenizer.wordpiece import load_tokenizer
 from bertpt.errors import RequestError
 from bertpt.files import sha256_file, write_file, write_json
 from bertpt.progress import say as say_line
@@ -20,7 +20,7 @@ from bertpt.tasks.examples import read_known
 from bertpt.tasks.kinds import TASKS, build
 from bertpt.tasks.rundir import TaskRun, open_task_run
 from bertpt.tasks.task import Facts, Task
-from bertpt.train.checkpoint import Checkpoint, open_weights, restore
+from bertpt.train.checkpoints.checkpoint import Checkpoint, open_weights, restore
 from bertpt.train.pretrain import choose_device, scoring_precision
 from bertpt.train.rundir import BEST
 

@@ -16,7 +16,7 @@ from torch import nn
 
 from bertpt.config import FinetuneConfig, plain
 from bertpt.config.finetune.common import Limits
-from bertpt.data.wordpiece import WordPieceTokenizer
+from bertpt.data.tokenizer.wordpiece import WordPieceTokenizer
 from bertpt.errors import BertptError
 from bertpt.files import sha256_file, write_json
 from bertpt.locks import only_one
@@ -29,7 +29,7 @@ from bertpt.tasks.rundir import create_or_resume
 from bertpt.tasks.start import Start, shaped, take_encoder
 from bertpt.tasks.task import Facts, Task
 from bertpt.tasks.work import FineTuning, Parts
-from bertpt.train.checkpoint import checkpoints
+from bertpt.train.checkpoints.checkpoint import checkpoints
 from bertpt.train.loop import Loop
 from bertpt.train.pretrain import choose_device, choose_precision
 

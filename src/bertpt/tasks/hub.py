@@ -26,7 +26,7 @@ def with_files(config: C, say: Callable[[str], None]) -> C:
     hub = getattr(config.data, "hub", None)
     if hub is None:
         return config
-    from bertpt.data.hub_splits import fetch_split  # takes a second to import
+    from bertpt.data.corpus.hub_splits import fetch_split  # takes a second to import
 
     files: dict[str, str] = {}
     faults: list[str] = []

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bertpt.config import FinetuneConfig
-from bertpt.data.wordpiece import WordPieceTokenizer
+from bertpt.data.tokenizer.wordpiece import WordPieceTokenizer
 from bertpt.errors import RequestError
 from bertpt.progress import say as say_line
 from bertpt.tasks.examples import SHOWN, places, read_parts

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from bertpt.config import FinetuneConfig, as_yaml, plain, validate_finetune
 from bertpt.config.finetune import FREE_KEYS
 from bertpt.config.yaml import parse_yaml
-from bertpt.data import wordpiece
+from bertpt.data.tokenizer import wordpiece
 from bertpt.errors import RequestError
 from bertpt.files import read_json, staged_directory, write_json
 from bertpt.train.rundir import refuse_other

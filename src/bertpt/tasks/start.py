@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from bertpt.config import FinetuneConfig, plain
 from bertpt.config.schema import Model
-from bertpt.data.wordpiece import Normalising, WordPieceTokenizer, build
+from bertpt.data.tokenizer.wordpiece import Normalising, WordPieceTokenizer, build
 from bertpt.errors import RequestError
 
 

@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 
 from bertpt.config.finetune.classification import TableData
 from bertpt.config.finetune.common import Column, FileData
-from bertpt.data.lines import is_blank, read_file_lines
-from bertpt.data.separated import records
+from bertpt.data.corpus.lines import is_blank, read_file_lines
+from bertpt.data.corpus.separated import records
 from bertpt.errors import RequestError
 
 LABEL = "__label__"

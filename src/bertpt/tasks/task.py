@@ -19,10 +19,10 @@ from torch import Tensor, nn
 
 from bertpt.batch import Batch
 from bertpt.config.schema import Model
-from bertpt.data.wordpiece import WordPieceTokenizer
+from bertpt.data.tokenizer.wordpiece import WordPieceTokenizer
 from bertpt.tasks.encode import Rows
 from bertpt.train.evaluate import evaluating
-from bertpt.train.step import Objective, autocast
+from bertpt.train.updates.step import Objective, autocast
 
 EVALUATION_ROWS = 64  # in a batch
 

@@ -18,11 +18,11 @@ from bertpt.config.finetune.common import TaskTrain
 from bertpt.config.schema import Model, Optimizer, Phase, Schedule, Train
 from bertpt.tasks.encode import epoch_order
 from bertpt.tasks.rundir import CONFIG
-from bertpt.train.board import Board, code
+from bertpt.train.checkpoints.saving import save_weights
 from bertpt.train.cost import training_flops
+from bertpt.train.reports.board import Board, code
 from bertpt.train.rundir import BEST
-from bertpt.train.saving import save_weights
-from bertpt.train.step import CountTerms, Objective, Terms, Totals
+from bertpt.train.updates.step import CountTerms, Objective, Terms, Totals
 
 
 @dataclass(frozen=True, slots=True)

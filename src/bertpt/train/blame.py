@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from bertpt.batch import Batch
-from bertpt.train.skips import not_finite
-from bertpt.train.step import autocast
+from bertpt.train.updates.skips import not_finite
+from bertpt.train.updates.step import autocast
 from bertpt.train.work import Work
 
 NOT_AGAIN = "not again in a second pass"

@@ -12,10 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from bertpt.data.loader import BatchStream
+from bertpt.data.rows.loader import BatchStream
 from bertpt.model.pretraining import BertForPreTraining
 from bertpt.progress import Progress
-from bertpt.train.step import autocast
+from bertpt.train.updates.step import autocast
 
 # Rows and masks of an evaluation follow from this, never from the run's seed: runs can be compared.
 EVALUATION_SEED = 20181011

@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from bertpt.data import baselines
 from bertpt.data.locate import trained_store
-from bertpt.data.plan import pair_labels
-from bertpt.data.store import TokenStore
+from bertpt.data.rows import baselines
+from bertpt.data.rows.plan import pair_labels
+from bertpt.data.tokens.store import TokenStore
 from bertpt.errors import RequestError
 from bertpt.files import write_json
 from bertpt.model.pretraining import BertForPreTraining
 from bertpt.progress import say as say_line
-from bertpt.train.checkpoint import newest_checkpoint, restore
+from bertpt.train.checkpoints.checkpoint import newest_checkpoint, restore
 from bertpt.train.evaluate import Predictions, heldout_scores, predict_heldout
 from bertpt.train.pretrain import choose_device, heldout_stream, scoring_precision
 from bertpt.train.rundir import open_run

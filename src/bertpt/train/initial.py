@@ -16,8 +16,8 @@ from torch import Tensor
 
 from bertpt.config import Config, plain, validate
 from bertpt.config.schema import Model as ModelConfig
-from bertpt.data.extend import new_entries
-from bertpt.data.wordpiece import PREFIX, WordPieceTokenizer
+from bertpt.data.tokenizer.extend import new_entries
+from bertpt.data.tokenizer.wordpiece import PREFIX, WordPieceTokenizer
 from bertpt.errors import RequestError
 from bertpt.model.pretraining import BertForPreTraining
 from bertpt.train.rundir import run_path

@@ -21,8 +21,7 @@ from bertpt.errors import BertptError, Stopped
 from bertpt.progress import Progress, counted
 from bertpt.signals import StopFlag
 from bertpt.train.blame import NOT_AGAIN, blame
-from bertpt.train.budget import Budget, Clock
-from bertpt.train.checkpoint import (
+from bertpt.train.checkpoints.checkpoint import (
     Checkpoint,
     checkpoint_path,
     newest_checkpoint,
@@ -30,14 +29,15 @@ from bertpt.train.checkpoint import (
     restore,
     restore_random,
 )
-from bertpt.train.dynamics import Dynamics
-from bertpt.train.logs import MetricsLog
-from bertpt.train.optim import build_optimizer
+from bertpt.train.checkpoints.saving import Keep, Snapshot, Writer, check_room, remove_halves, write_checkpoint
 from bertpt.train.ranks import ALONE, Ranks
-from bertpt.train.saving import Keep, Snapshot, Writer, check_room, write_checkpoint
-from bertpt.train.skips import Jumps, Rates, Skips
-from bertpt.train.speed import Waits, speed_numbers
-from bertpt.train.step import Totals, subnormals_flushed, train_step
+from bertpt.train.reports.dynamics import Dynamics
+from bertpt.train.reports.logs import MetricsLog
+from bertpt.train.reports.speed import Waits, speed_numbers
+from bertpt.train.updates.budget import Budget, Clock
+from bertpt.train.updates.optim import build_optimizer
+from bertpt.train.updates.skips import Jumps, Rates, Skips
+from bertpt.train.updates.step import Totals, subnormals_flushed, train_step
 from bertpt.train.work import Work
 
 _log = logging.getLogger(__name__)
@@ -116,7 +116,10 @@ class Loop:
 
     def _newest(self) -> Checkpoint | None:
         """The newest intact checkpoint, as the first process finds it."""
-        found = newest_checkpoint(self.directory, self.say) if self.ranks.is_main else None
+        found = None
+        if self.ranks.is_main:
+            remove_halves(self.directory)
+            found = newest_checkpoint(self.directory, self.say)
         step = self.ranks.from_main(-1 if found is None else found.step)
         if self.ranks.is_main or step < 0:
             return found

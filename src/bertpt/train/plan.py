@@ -17,19 +17,19 @@ from torch import Tensor
 from bertpt.batch import Batch
 from bertpt.config import Config
 from bertpt.config.schema import Phase
-from bertpt.data.loader import BatchStream, row_sizes
 from bertpt.data.locate import store_dir
-from bertpt.data.store import TokenStore
+from bertpt.data.rows.loader import BatchStream, row_sizes
+from bertpt.data.tokens.store import TokenStore
 from bertpt.errors import RequestError
 from bertpt.model.pretraining import BertForPreTraining
 from bertpt.progress import Progress
 from bertpt.progress import say as say_line
 from bertpt.train.cost import DEVICES, find_device, parameters_by_part, training_flops
-from bertpt.train.cuts import check_shares
-from bertpt.train.microbatch import random_rows
-from bertpt.train.optim import build_optimizer
 from bertpt.train.pretrain import choose_device, choose_precision, pretraining_counts, pretraining_objective
-from bertpt.train.step import Objective, Totals, autocast, subnormals_flushed, train_step
+from bertpt.train.updates.cuts import check_shares
+from bertpt.train.updates.microbatch import random_rows
+from bertpt.train.updates.optim import build_optimizer
+from bertpt.train.updates.step import Objective, Totals, autocast, subnormals_flushed, train_step
 
 FILL = 0.93  # of a row, where no corpus is prepared: measured on the rows of the demo corpus at length 128
 # A calibration's micro-batch has no more rows: speed hardly changes above it, patience and memory do.

@@ -15,36 +15,36 @@ import torch
 
 from bertpt.batch import Batch
 from bertpt.config import Config, plain
-from bertpt.data.baselines import store_unigrams, unigram_entropy
-from bertpt.data.loader import BatchStream
 from bertpt.data.locate import finished_store, tokenizer_dir, trained_store
-from bertpt.data.mixture import mixture_of
-from bertpt.data.paircheck import check_pairs
-from bertpt.data.plan import pair_labels
-from bertpt.data.store import TokenStore
-from bertpt.data.wordpiece import WordPieceTokenizer, load_tokenizer
-from bertpt.data.workers import processors
+from bertpt.data.rows.baselines import store_unigrams, unigram_entropy
+from bertpt.data.rows.loader import BatchStream
+from bertpt.data.rows.mixture import mixture_of
+from bertpt.data.rows.plan import pair_labels
+from bertpt.data.tokenizer.wordpiece import WordPieceTokenizer, load_tokenizer
+from bertpt.data.tokens.paircheck import check_pairs
+from bertpt.data.tokens.store import TokenStore
+from bertpt.data.tokens.workers import processors
 from bertpt.errors import BertptError, RequestError
 from bertpt.files import check_hashes
 from bertpt.model.pretraining import BertForPreTraining, pretraining_losses
 from bertpt.progress import counted
 from bertpt.progress import say as say_stderr
-from bertpt.train.board import Board
-from bertpt.train.breakdown import breakdown
-from bertpt.train.checkpoint import checkpoints
+from bertpt.train.checkpoints.checkpoint import checkpoints
+from bertpt.train.checkpoints.saving import Writer, copied, write_weights
 from bertpt.train.cost import training_flops
-from bertpt.train.cuts import Cuts, check_shares, micro_batches
 from bertpt.train.doctor.watch import Watch
 from bertpt.train.evaluate import EVALUATION_SEED, heldout_scores, predict_heldout
 from bertpt.train.initial import InitialWeights, checked_start, start_from, with_keys
-from bertpt.train.introduction import introduce, samples_table
 from bertpt.train.loop import Loop
-from bertpt.train.microbatch import with_micro_batches
 from bertpt.train.ranks import ALONE, Ranks, joined
+from bertpt.train.reports.board import Board
+from bertpt.train.reports.breakdown import breakdown
+from bertpt.train.reports.introduction import introduce, samples_table
+from bertpt.train.reports.samples import Masked, fill, masked_sentences
 from bertpt.train.rundir import BEST, Run, opened_alone, run_path, weights_are_gone
-from bertpt.train.samples import Masked, fill, masked_sentences
-from bertpt.train.saving import Writer, copied, write_weights
-from bertpt.train.step import Objective, Terms, Totals
+from bertpt.train.updates.cuts import Cuts, check_shares, micro_batches
+from bertpt.train.updates.microbatch import with_micro_batches
+from bertpt.train.updates.step import Objective, Terms, Totals
 from bertpt.world import World
 
 _log = logging.getLogger(__name__)

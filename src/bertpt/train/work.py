@@ -8,8 +8,8 @@ from typing import Any, Protocol
 from torch import nn
 
 from bertpt.batch import Batch
-from bertpt.train.board import Board
-from bertpt.train.step import Terms, Totals
+from bertpt.train.reports.board import Board
+from bertpt.train.updates.step import Terms, Totals
 
 
 class Work(Protocol):

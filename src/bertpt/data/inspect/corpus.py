@@ -15,17 +15,17 @@ from numpy.typing import NDArray
 
 from bertpt.config import Config
 from bertpt.config.schema import AnySource
-from bertpt.data.corpus_report import CHANGES, ends_at_blank_lines
-from bertpt.data.documents import Document, iter_documents
-from bertpt.data.gather import FrequentLines, RepeatedLines
+from bertpt.data.corpus.documents import Document, iter_documents
+from bertpt.data.corpus.gather import FrequentLines, RepeatedLines
+from bertpt.data.corpus.report import CHANGES, ends_at_blank_lines
+from bertpt.data.corpus.sizes import corpus_size
+from bertpt.data.corpus.sources.base import source_labels
+from bertpt.data.corpus.sources.local_files import human_size
 from bertpt.data.inspect import layout
 from bertpt.data.inspect.layout import Bucket, bars, histogram, sections, table
 from bertpt.data.locate import documents_dir, finished, store_dir
-from bertpt.data.sentences import split_sentences
-from bertpt.data.sizes import corpus_size
-from bertpt.data.sources.base import source_labels
-from bertpt.data.sources.local_files import human_size
-from bertpt.data.store import SPLITS
+from bertpt.data.stage import SPLITS
+from bertpt.data.tokens.sentences import split_sentences
 from bertpt.errors import RequestError
 from bertpt.progress import Progress, counted
 

@@ -11,17 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertpt.config import Config
-from bertpt.data.baselines import document_of
 from bertpt.data.inspect.layout import Bucket, bars, histogram, paragraph, sections
-from bertpt.data.loader import PackedRows, gather, masked_rows, masker_for
 from bertpt.data.locate import finished_store, tokenizer_dir
-from bertpt.data.masking import max_predictions
-from bertpt.data.mixture import Mixture, mixture_of, repeats
-from bertpt.data.paircheck import check_pairs
-from bertpt.data.plan import PAIR_WORDS, pair_labels, plan_epoch
 from bertpt.data.random import bits
-from bertpt.data.store import Tokens, TokenStore
-from bertpt.data.wordpiece import WordPieceTokenizer, load_tokenizer
+from bertpt.data.rows.baselines import document_of
+from bertpt.data.rows.loader import PackedRows, gather, masked_rows, masker_for
+from bertpt.data.rows.masking import max_predictions
+from bertpt.data.rows.mixture import Mixture, mixture_of, repeats
+from bertpt.data.rows.plan import PAIR_WORDS, pair_labels, plan_epoch
+from bertpt.data.tokenizer.wordpiece import WordPieceTokenizer, load_tokenizer
+from bertpt.data.tokens.paircheck import check_pairs
+from bertpt.data.tokens.store import Tokens, TokenStore
 from bertpt.progress import counted
 
 MAX_DOCUMENTS = 50_000

@@ -11,13 +11,20 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from bertpt.config import Config
-from bertpt.data.documents import Document, iter_documents
+from bertpt.data.corpus.documents import Document, iter_documents
+from bertpt.data.corpus.sizes import corpus_size
 from bertpt.data.inspect.layout import paragraph, sections, table
 from bertpt.data.locate import documents_dir, finished, tokenizer_dir
 from bertpt.data.random import below, bits
-from bertpt.data.sentences import split_sentences
-from bertpt.data.sizes import corpus_size
-from bertpt.data.wordpiece import PREFIX, SPECIALS, WordPieceTokenizer, load_tokenizer, read_backend, read_normalising
+from bertpt.data.tokenizer.wordpiece import (
+    PREFIX,
+    SPECIALS,
+    WordPieceTokenizer,
+    load_tokenizer,
+    read_backend,
+    read_normalising,
+)
+from bertpt.data.tokens.sentences import split_sentences
 from bertpt.progress import Progress, counted
 
 _TOP = 20

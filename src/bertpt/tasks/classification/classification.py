@@ -17,14 +17,14 @@ from bertpt.batch import Batch, LossTerm
 from bertpt.config import plain
 from bertpt.config.finetune.classification import ClassificationConfig, ClassificationTrain, Head
 from bertpt.config.schema import Model
-from bertpt.data.wordpiece import WordPieceTokenizer
+from bertpt.data.tokenizer.wordpiece import WordPieceTokenizer
 from bertpt.errors import RequestError
 from bertpt.model.sequence import BertForSequenceClassification
 from bertpt.tasks.classification.labelled import Example, label_names, read_examples, unseen_labels
 from bertpt.tasks.encode import encode_rows
 from bertpt.tasks.metrics import class_scores, confusion, number_scores
 from bertpt.tasks.task import Encoded, Examples, Facts, Scored, Task, nothing, outputs
-from bertpt.train.step import Objective, Terms
+from bertpt.train.updates.step import Objective, Terms
 
 
 class Classification(Task):

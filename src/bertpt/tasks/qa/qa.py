@@ -13,7 +13,7 @@ from torch import nn
 from bertpt.batch import Batch, LossTerm
 from bertpt.config.finetune.qa import QuestionConfig
 from bertpt.config.schema import Model
-from bertpt.data.wordpiece import WordPieceTokenizer
+from bertpt.data.tokenizer.wordpiece import WordPieceTokenizer
 from bertpt.errors import RequestError
 from bertpt.model.answering import BertForQuestionAnswering, span_loss
 from bertpt.tasks.examples import limited
@@ -22,7 +22,7 @@ from bertpt.tasks.qa.questions import Question, read_questions
 from bertpt.tasks.qa.spans import Prediction, Window, decide
 from bertpt.tasks.qa.squad_scores import best_scores, best_threshold
 from bertpt.tasks.task import Examples, Facts, Scored, Task, nothing, outputs
-from bertpt.train.step import Objective, Terms
+from bertpt.train.updates.step import Objective, Terms
 
 _RULE_QUESTIONS = 500  # of train, by which the constant rule is chosen
 _RULE_WORDS = 30  # that it gives at most

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from bertpt.config.finetune.qa import SPECIALS
-from bertpt.data.wordpiece import WordPieceTokenizer
+from bertpt.data.tokenizer.wordpiece import WordPieceTokenizer
 from bertpt.tasks.encode import Rows
 from bertpt.tasks.qa.graphemes import whole
 from bertpt.tasks.qa.questions import Question, Span

@@ -16,8 +16,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bertpt.data.lines import read_file_lines
-from bertpt.data.wordpiece import clean
+from bertpt.data.corpus.lines import read_file_lines
+from bertpt.data.tokenizer.wordpiece import clean
 from bertpt.errors import RequestError
 
 _SHOWN = 40  # letters of an answer in a line for people

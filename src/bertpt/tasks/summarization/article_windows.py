@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bertpt.data.wordpiece import WordPieceTokenizer
+from bertpt.data.tokenizer.wordpiece import WordPieceTokenizer
 from bertpt.tasks.encode import Rows
 from bertpt.tasks.summarization.articles import Article
 from bertpt.tasks.task import Encoded

@@ -59,7 +59,7 @@ def sentence_spans(text: str, *, language: str, mode: str, headline: bool) -> tu
     are white space; where none is, each line is a paragraph. Sentences are found by rules, or are the lines
     (``mode: lines``). With ``headline`` the first paragraph is left out, when there are others.
     """
-    from bertpt.data.sentences import split_sentences
+    from bertpt.data.tokens.sentences import split_sentences
 
     flat = text.translate(_SPACES)
     lines = flat.split("\n")

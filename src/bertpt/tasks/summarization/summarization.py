@@ -14,14 +14,14 @@ from torch import nn
 from bertpt.batch import Batch, LossTerm
 from bertpt.config.finetune.summarization import SummarizationConfig
 from bertpt.config.schema import Model
-from bertpt.data.wordpiece import WordPieceTokenizer
+from bertpt.data.tokenizer.wordpiece import WordPieceTokenizer
 from bertpt.errors import RequestError
 from bertpt.model.sentences import BertForSentenceScoring
 from bertpt.tasks.summarization.article_windows import Windows, encode_articles, label_array
 from bertpt.tasks.summarization.articles import Article, part_articles, read_articles
 from bertpt.tasks.summarization.rouge import NAMES, rouge, words
 from bertpt.tasks.task import Encoded, Examples, Facts, Scored, Task, nothing, outputs
-from bertpt.train.step import Objective, Terms
+from bertpt.train.updates.step import Objective, Terms
 
 
 class Summarization(Task):

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from bertpt.config.finetune.common import Column
 from bertpt.config.finetune.tagging import CONLLU_COLUMNS, TaggedData
-from bertpt.data.lines import is_blank, read_file_lines
+from bertpt.data.corpus.lines import is_blank, read_file_lines
 from bertpt.errors import RequestError
 from bertpt.tasks.tagging.iob import detect, fault_of, to_iob2
 from bertpt.tasks.task import Examples

@@ -18,7 +18,7 @@ from bertpt.batch import Batch, LossTerm
 from bertpt.config import plain
 from bertpt.config.finetune.tagging import TaggingConfig, TagHead
 from bertpt.config.schema import Model
-from bertpt.data.wordpiece import WordPieceTokenizer
+from bertpt.data.tokenizer.wordpiece import WordPieceTokenizer
 from bertpt.errors import RequestError
 from bertpt.model.crf import LinearChainCrf, best_path
 from bertpt.model.token import BertForTokenClassification
@@ -28,7 +28,7 @@ from bertpt.tasks.tagging.iob import complete, entities, legal, to_iob2
 from bertpt.tasks.tagging.tagged import Sentence, read_sentences
 from bertpt.tasks.tagging.words import EncodedWords, encode_words
 from bertpt.tasks.task import EVALUATION_ROWS, Encoded, Examples, Facts, Scored, Task, nothing, outputs
-from bertpt.train.step import Objective, Terms
+from bertpt.train.updates.step import Objective, Terms
 
 _SHOWN_TYPES = 30  # in a table
 

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from bertpt.config import Config, plain, validate
-from bertpt.data.baselines import store_unigrams, unigram_entropy
 from bertpt.data.locate import documents_dir, trained_store
-from bertpt.data.store import TokenStore
+from bertpt.data.rows.baselines import store_unigrams, unigram_entropy
+from bertpt.data.tokens.store import TokenStore
 from bertpt.errors import RequestError
 from bertpt.files import read_json, read_manifest
-from bertpt.train.logs import read_metrics
+from bertpt.train.reports.logs import read_metrics
 from bertpt.train.rundir import Run, open_run
 
 

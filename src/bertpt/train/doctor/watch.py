@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from bertpt.config import Config
-from bertpt.data.store import TokenStore
+from bertpt.data.tokens.store import TokenStore
 from bertpt.train.doctor.evidence import Evidence, TextFacts
 from bertpt.train.doctor.rules import diagnose
-from bertpt.train.logs import read_metrics
+from bertpt.train.reports.logs import read_metrics
 
 
 class Watch:

@@ -1,0 +1,1 @@
+"""Documents: read from sources, cleaned, deduplicated, split, and kept as Parquet."""

@@ -1,0 +1,1 @@
+"""WordPiece: trained on documents or given, and the wrapper that encodes."""

@@ -1,0 +1,1 @@
+"""Documents to sentences of token ids, and the store that keeps them."""

@@ -1,0 +1,1 @@
+"""One update: which rows it takes, its losses, its rate, its step, and what to do with numbers gone bad."""
