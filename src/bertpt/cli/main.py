@@ -5,11 +5,13 @@ Nothing heavy is imported here or at the top of the command modules: ``bertpt --
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import threading
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
@@ -157,6 +159,10 @@ def _report(error: BaseException) -> int:
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         _say(f"{error.filename}: {error.strerror}")
         return 1
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
+        _silence_stdout()
+        _say(f"what is printed cannot be written: {error.strerror}; make room and give the same command")
+        return 1
     message = " ".join(f"{type(error).__name__}: {error}".split())
     _say(message if options.debugging() else f"{message} (unexpected; the same command with --debug shows where)")
     return 1
@@ -172,7 +178,10 @@ def _silence_stdout() -> None:
 
 
 def _open_streams() -> None:
-    """UTF-8 wherever a terminal does not ask for something else; no character can stop a command."""
+    """UTF-8 wherever a terminal does not ask for something else; no character stops a command, nor a closed stream."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115  it stays open
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is None:  # replaced by the embedding program

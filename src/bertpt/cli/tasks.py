@@ -48,8 +48,10 @@ def _seeds(text: str | None) -> list[int] | None:
         seeds = [int(part) for part in text.split(",")]
     except ValueError:
         seeds = []
-    if not seeds or len(set(seeds)) != len(seeds) or min(seeds) < 0:
-        raise RequestError(f"--seeds: {text}: different numbers between commas are expected, e.g. 0,1,2")
+    if not seeds or len(set(seeds)) != len(seeds) or min(seeds) < 0 or max(seeds) >= 2**63:
+        raise RequestError(
+            f"--seeds: {text[:80]}: different numbers (below 2^63) between commas are expected, as 0,1,2"
+        )
     return seeds
 
 

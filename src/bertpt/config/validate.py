@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args
 
@@ -121,11 +122,16 @@ def _did_you_mean(value: Any, expected: str) -> str:
     return f"; did you mean {near[0]}?" if near else ""
 
 
+_BRANCH = re.compile(r"(str|int|float|bool|constrained-\w+|(function|literal)\b.*|.*\[.*\])")
+
+
 def _key_path(location: Sequence[str | int]) -> list[str]:
     """The key path as the user writes it: less the kind of the source, which stands behind its number."""
     path = list(location)
     if len(path) > 3 and path[0] == "corpus" and isinstance(path[2], int) and path[3] in _KINDS:
         del path[3]
+    while len(path) > 1 and _BRANCH.fullmatch(str(path[-1])):  # of a key that may be of several types
+        del path[-1]
     return [str(part) for part in path]
 
 

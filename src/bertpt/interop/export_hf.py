@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from bertpt.data.tokenizer import wordpiece
@@ -26,6 +25,7 @@ from bertpt.interop.names import few, to_hf
 from bertpt.interop.pretrained import Pretrained, load_pretrained
 from bertpt.progress import Progress
 from bertpt.progress import say as say_line
+from bertpt.train.checkpoints.saving import write_tensors
 
 _TEXTS = ("The quick brown fox, 1984!", "Café ÉLAN naïve", "北京 is a city", "a\u200bb \U0001f600 c\td", "x" * 101)
 _OFFLINE = "HF_HUB_OFFLINE"
@@ -118,7 +118,7 @@ def export_hf(
             ),
         )
         tensors = to_hf(pretrained.weights, pretrained.vocab_size)
-        save_file(tensors, aside / "model.safetensors", metadata={"format": "pt"})
+        write_tensors(tensors, aside / "model.safetensors")
         wordpiece.save(aside, pretrained.tokens, pretrained.normalising, max_length=positions)
         write_file(aside / "README.md", model_card(pretrained, source, architecture))
         shown.add(done="written")

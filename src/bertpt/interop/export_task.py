@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from bertpt.batch import Batch
@@ -28,6 +28,7 @@ from bertpt.tasks.evaluation import open_best
 from bertpt.tasks.kinds import TASKS, build
 from bertpt.tasks.rundir import TaskRun, open_task_run
 from bertpt.tasks.task import Facts
+from bertpt.train.checkpoints.saving import write_tensors
 from bertpt.train.evaluate import evaluating
 
 
@@ -67,7 +68,7 @@ def export_task(
     with exporting(out, progress) as (aside, shown):
         write_json(aside / "config.json", _config(counterpart, model, pretrained, facts))
         tensors = to_hf(pretrained.weights, pretrained.vocab_size)
-        save_file(tensors, aside / "model.safetensors", metadata={"format": "pt"})
+        write_tensors(tensors, aside / "model.safetensors")
         positions = pretrained.model.max_position_embeddings
         wordpiece.save(aside, pretrained.tokens, pretrained.normalising, max_length=positions)
         write_file(aside / "README.md", "\n".join(_card(run, counterpart, facts)) + "\n")

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save_file
-
 from bertpt.data.tokenizer import wordpiece
 from bertpt.errors import BertptError, RequestError
 from bertpt.files import (
@@ -25,6 +23,7 @@ from bertpt.interop.names import shapes
 from bertpt.interop.pretrained import IMPORT_STAGE, Pretrained, load_pretrained
 from bertpt.interop.weights import weight_file
 from bertpt.progress import say as say_line
+from bertpt.train.checkpoints.saving import write_tensors
 
 _PARTS = {"pooler": "pooler", "mlm": "masked-word head (mlm)", "nsp": "next-sentence head (nsp)"}
 _READ = ("config.json", "tokenizer.json", "vocab.txt", "tokenizer_config.json")
@@ -143,11 +142,8 @@ def _write(source: Path, out: Path, pretrained: Pretrained) -> None:
     }
     key = fingerprint({"stage": IMPORT_STAGE, "format": FORMAT_VERSION, "settings": settings, "inputs": inputs})
     with staged_directory(out) as aside:
-        save_file(
-            {name: tensor.contiguous() for name, tensor in pretrained.weights.items()},
-            aside / "model.safetensors",
-            metadata={"format": "pt"},
-        )
+        contiguous = {name: tensor.contiguous() for name, tensor in pretrained.weights.items()}
+        write_tensors(contiguous, aside / "model.safetensors")
         write_json(aside / "state.json", state)
         wordpiece.save(
             aside / "tokenizer",

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from bertpt.data.corpus.lines import read_lines
+from bertpt.data.tokenizer.wordpiece import clean
 from bertpt.errors import RequestError
 from bertpt.predict.texts import Text, refuse
 from bertpt.tasks.summarization.articles import Article, sentence_spans
@@ -35,7 +36,7 @@ def read_given(
     if arguments and file is not None:
         raise RequestError(f"--file: {file}: articles were given as arguments too; give one of them")
     if arguments:
-        texts = [Text(f"argument {number}", text) for number, text in enumerate(arguments, 1)]
+        texts = [Text(f"argument {number}", clean(text)) for number, text in enumerate(arguments, 1)]
     else:
         name = "stdin" if file is None else str(file)
         lines = read_lines(stdin if file is None else file, name, replaceable=False)

@@ -24,6 +24,8 @@ from bertpt.train.checkpoints.checkpoint import Checkpoint, open_weights, restor
 from bertpt.train.pretrain import choose_device, scoring_precision
 from bertpt.train.rundir import BEST
 
+EVALUATION = "eval.json"
+
 
 @dataclass(frozen=True, slots=True)
 class SplitScores:
@@ -87,9 +89,15 @@ def open_best(run: TaskRun) -> tuple[nn.Module, Checkpoint]:
         RequestError: no epoch has been scored yet, or the files are damaged.
     """
     directory = run.directory / BEST
+    again = "`bertpt finetune` with --overwrite trains it again"
+    if not directory.is_dir() and (run.directory / EVALUATION).is_file():
+        raise RequestError(f"{directory}: the weights of the best epoch are gone; {again}")
     if not directory.is_dir():
         raise RequestError(f"{run.directory}: no epoch has been scored yet; `bertpt finetune` goes on with it")
-    checkpoint = open_weights(directory)
+    try:
+        checkpoint = open_weights(directory)
+    except RequestError as error:
+        raise RequestError(f"{str(error).partition('; remove')[0]}; {again}") from error
     model = build(checkpoint.state)
     restore(checkpoint, model)
     return model, checkpoint
@@ -126,14 +134,17 @@ def evaluate_task_run(
         splits[split] = SplitScores(len(examples), encoded.cut, scored.scores, scored.baseline, scored.details)
         write_file(directory / f"predictions-{split}.jsonl", "".join(_json_lines(task, facts, examples, predictions)))
     result = TaskEvaluation(str(directory), config.task, config.metric, best["epoch"], best["step"], facts, splits)
-    write_json(directory / "eval.json", result.as_dict())
+    write_json(directory / EVALUATION, result.as_dict())
     return result
 
 
 def _examples(run: TaskRun, task: Task, max_rows: int | None) -> dict[str, list[Any]]:
     config = run.config
     if not Path(config.data.dev).is_file() or sha256_file(Path(config.data.dev)) != run.inputs["dev"]:
-        raise RequestError(f"{config.data.dev}: is gone, or not the file by which {run.directory} chose its epoch")
+        raise RequestError(
+            f"{config.data.dev}: is gone, or not the file by which {run.directory} chose its epoch; where it was moved,"
+            " `bertpt finetune` with data.dev (and the others) as they are now goes on and scores"
+        )
     return {split: rows[:max_rows] for split, rows in read_known(task, config, run.facts).items()}
 
 

@@ -67,8 +67,9 @@ def read_splits(task: Task, config: FinetuneConfig) -> Splits:
         RequestError: malformed examples, labels that train lacks, an empty file: with file and line, together.
     """
     found = read_parts(task, config)
-    faults = [fault for examples in found.values() for fault in examples.faults]
-    refuse(faults or [f"{places(config)[split]}: holds no {task.unit}" for split in found if not found[split].rows])
+    # A file that several splits name has its faults once.
+    faults = list(dict.fromkeys(fault for examples in found.values() for fault in examples.faults))
+    refuse(faults or [_empty(task, config, split, found[split]) for split in found if not found[split].rows])
     facts = task.facts(config, found["train"].rows)
     refuse([line for split in found if split != "train" for line in task.unfit(found[split].rows, facts)])
     limits = config.data.limit
@@ -92,8 +93,13 @@ def read_known(task: Task, config: FinetuneConfig, facts: Facts) -> dict[str, li
     for split, examples in found.items():
         refuse(examples.faults or task.unfit(examples.rows, facts))
         if not examples.rows:
-            raise RequestError(f"{places(config)[split]}: holds no {task.unit}")
+            raise RequestError(_empty(task, config, split, examples))
     return {split: limited(examples.rows, config.data.limit.dev) for split, examples in found.items()}
+
+
+def _empty(task: Task, config: FinetuneConfig, split: str, examples: Examples) -> str:
+    gone = ", ".join(f"{count:,} {task.count_words[name]}" for name, count in examples.counts.items() if count)
+    return f"{places(config)[split]}: holds no {task.unit} for {split}" + (f" ({gone})" if gone else "")
 
 
 def limited(examples: Sequence[Any], count: int | None) -> list[Any]:

@@ -17,7 +17,7 @@ from torch import nn
 from bertpt.config import FinetuneConfig, plain
 from bertpt.config.finetune.common import Limits
 from bertpt.data.tokenizer.wordpiece import WordPieceTokenizer
-from bertpt.errors import BertptError
+from bertpt.errors import BertptError, RequestError
 from bertpt.files import sha256_file, write_json
 from bertpt.locks import only_one
 from bertpt.progress import say as say_line
@@ -73,6 +73,10 @@ def finetune(
     news = take_encoder(model, start)
     model.to(device)
     parts = _parts(task, config, splits, facts, model, start.open_tokenizer(), precision=precision, say=say)
+    if (updates := config.train.epochs * -(-parts.rows // config.train.batch_size)) >= 2**31:
+        raise RequestError(
+            f"train.epochs: {config.train.epochs:,} are {updates:,} updates; up to {2**31 - 1:,} can be made"
+        )
     directory = Path(config.runs_dir) / config.name
     with contextlib.ExitStack() as held:
         held.enter_context(only_one(directory))
@@ -90,8 +94,8 @@ def finetune(
         loop.train(config.task, progress=progress)
         if work.best is None:
             raise BertptError(
-                f"{run.directory}: {config.metric} on dev was no number after any epoch, so there is no best one;"
-                " train longer, or with a lower train.lr"
+                f"{run.directory}: {config.metric} on dev was no number after any epoch, so there is no best one: all"
+                f" scores in {config.data.dev} are equal, or all that the model says; a lower train.lr may help"
             )
         return evaluate_task_run(run.directory, say=say)
 

@@ -24,18 +24,22 @@ def class_scores(labels: NDArray[np.int64], predicted: NDArray[np.int64], classe
         classes: how many there are; F1 of a class that is nowhere is 0.
     """
     numbers = list(range(classes))
-    found = {
-        "accuracy": float(metrics.accuracy_score(labels, predicted)),
-        "f1_macro": float(metrics.f1_score(labels, predicted, labels=numbers, average="macro", zero_division=0)),
-        "matthews": float(metrics.matthews_corrcoef(labels, predicted)),
-    }
-    if classes == 2:
-        found["f1"] = float(metrics.f1_score(labels, predicted, pos_label=1, zero_division=0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of a file with a single label
+        found = {
+            "accuracy": float(metrics.accuracy_score(labels, predicted)),
+            "f1_macro": float(metrics.f1_score(labels, predicted, labels=numbers, average="macro", zero_division=0)),
+            "matthews": float(metrics.matthews_corrcoef(labels, predicted)),
+        }
+        if classes == 2:
+            found["f1"] = float(metrics.f1_score(labels, predicted, pos_label=1, zero_division=0))
     return found
 
 
-def confusion(labels: NDArray[np.int64], predicted: NDArray[np.int64], classes: int) -> list[list[int]]:
-    """Rows: the true class; columns: the predicted one."""
+def confusion(labels: NDArray[np.int64], predicted: NDArray[np.int64], classes: int) -> list[list[int]] | None:
+    """Rows: the true class; columns: the predicted one. ``None`` above 200 classes: it grows with their square."""
+    if classes > 200:
+        return None
     matrix: list[list[int]] = metrics.confusion_matrix(labels, predicted, labels=list(range(classes))).tolist()
     return matrix
 

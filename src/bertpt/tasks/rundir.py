@@ -11,7 +11,7 @@ from bertpt.config.finetune import FREE_KEYS
 from bertpt.config.yaml import parse_yaml
 from bertpt.data.tokenizer import wordpiece
 from bertpt.errors import RequestError
-from bertpt.files import read_json, staged_directory, write_json
+from bertpt.files import read_json, sha256_file, staged_directory, write_file, write_json
 from bertpt.train.rundir import refuse_other
 
 if TYPE_CHECKING:
@@ -56,9 +56,31 @@ def open_task_run(directory: Path) -> TaskRun:
     path = directory / CONFIG
     if not path.is_file():
         raise RequestError(f"{directory}: not a fine-tuned run (no {CONFIG}); `bertpt finetune` makes one")
-    config = validate_finetune(parse_yaml(path.read_text(encoding="utf-8"), str(path)))
+    again = "`bertpt finetune` with --overwrite makes the run again"
+    try:
+        data = parse_yaml(path.read_text(encoding="utf-8"), str(path))
+        if not isinstance(data, dict):
+            raise RequestError(f"{path}: it holds no keys")
+        config = validate_finetune(data)
+    except (OSError, UnicodeDecodeError) as error:
+        raise RequestError(f"{path}: damaged: {error}; {again}") from error
+    except RequestError as error:
+        faults = [fault.removeprefix(f"{path}: ") for fault in error.faults]
+        raise RequestError([f"{path}: damaged: {fault}; {again}" for fault in faults]) from error
     saved = read_json(directory / FACTS)
+    if not isinstance(saved, dict) or not all(isinstance(saved.get(key), dict) for key in ("inputs", "facts")):
+        raise RequestError(f"{directory / FACTS}: damaged: inputs and facts are expected; {again}")
+    _check_tokenizer(directory / "tokenizer", saved.get("tokenizer"), again)
     return TaskRun(directory, config, saved["inputs"], saved["facts"])
+
+
+def _check_tokenizer(folder: Path, expected: str | None, again: str) -> None:
+    """The run's copy of its tokenizer is as it was written (runs of before do not say how)."""
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        raise RequestError(f"{path}: is gone; copy it from where the run started, or {again}")
+    if expected is not None and sha256_file(path) != expected:
+        raise RequestError(f"{path}: damaged: it is not the one of training; {again}")
 
 
 def newest_task_run(runs_dir: Path) -> Path:
@@ -88,6 +110,8 @@ def create_or_resume(
         run = open_task_run(directory)
         there, now = plain(run.config) | {"inputs": run.inputs}, plain(config) | {"inputs": inputs}
         refuse_other(directory, there, now, FREE_KEYS)
+        if plain(run.config) != plain(config):  # files that were moved, another test file, another device
+            write_file(directory / CONFIG, as_yaml(config))
         return TaskRun(directory, config, inputs, facts)
     if directory.exists() and not is_task_run(directory):
         raise RequestError(f"{directory}: is no fine-tuned run, so --overwrite leaves it; set another name")
@@ -95,5 +119,6 @@ def create_or_resume(
         (aside / CONFIG).write_text(as_yaml(config), encoding="utf-8")
         positions = start.model.max_position_embeddings
         wordpiece.save(aside / "tokenizer", start.tokens, start.normalising, max_length=positions)
-        write_json(aside / FACTS, {"inputs": inputs, "facts": facts})
+        tokenizer = sha256_file(aside / "tokenizer" / "tokenizer.json")
+        write_json(aside / FACTS, {"inputs": inputs, "facts": facts, "tokenizer": tokenizer})
     return TaskRun(directory, config, inputs, facts)

@@ -6,21 +6,18 @@ A row that cannot be read is a fault with file and line; all are collected, so t
 from __future__ import annotations
 
 import csv
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from bertpt.config.finetune.classification import TableData
 from bertpt.config.finetune.common import Column, FileData
 from bertpt.data.corpus.lines import is_blank, read_file_lines
 from bertpt.data.corpus.separated import records
 from bertpt.errors import RequestError
+from bertpt.tasks.records import NotJson, json_lines, parquet_columns, parquet_rows
 
 LABEL = "__label__"
 _ENDINGS = {
@@ -156,26 +153,24 @@ def _index(path: Path, names: Sequence[str] | None, width: int, column: Column) 
             f"{path}: no column {column!r}; {where}: {first}"
             " (set data.text, data.pair, data.label, or data.header=false)"
         )
+    if names.count(column) > 1:
+        raise RequestError(f"{path}: {names.count(column)} columns are called {column!r}; rename all but one")
     return names.index(column)
 
 
 def read_json_lines(name: str, lines: Iterator[str], columns: Sequence[Column], *, lists: bool = False) -> Table:
     """The named values of each line, which is a JSON object; ``name`` is that of the file, for people."""
     table = Table()
-    for number, line in enumerate(lines, 1):
-        if is_blank(line):
-            table.blank += 1
-            continue
+    for number, value in json_lines(lines):
         place = f"{name}:{number}"
-        try:
-            value = json.loads(line)
-        except ValueError as error:
-            table.faults.append(f"{place}: not JSON: {error}")
-            continue
-        if not isinstance(value, dict):
+        if value is None:
+            table.blank += 1
+        elif isinstance(value, NotJson):
+            table.faults.append(f"{place}: {value}")
+        elif not isinstance(value, dict):
             table.faults.append(f"{place}: a JSON object is expected, not {type(value).__name__}")
-            continue
-        _add(table, place, value, columns, lists)
+        else:
+            _add(table, place, value, columns, lists)
     return table
 
 
@@ -220,16 +215,8 @@ def _fasttext(path: Path, lines: Iterator[str], is_label: Sequence[bool]) -> Tab
 
 
 def _parquet(path: Path, columns: Sequence[Column], lists: bool) -> Table:
-    table = Table()
-    try:
-        with pq.ParquetFile(path) as file:
-            names = file.schema_arrow.names
-            chosen = [names[_index(path, names, len(names), column)] for column in columns]
-            number = 0
-            for batch in file.iter_batches(columns=sorted(set(chosen))):
-                for value in batch.to_pylist():
-                    number += 1
-                    _add(table, f"{path}: row {number}", value, chosen, lists)
-    except (pa.ArrowException, OSError) as error:
-        raise RequestError(f"{path}: not readable as Parquet: {' '.join(str(error).split())}") from error
+    table, names = Table(), parquet_columns(path)
+    chosen = [names[_index(path, names, len(names), column)] for column in columns]
+    for place, value in parquet_rows(path, sorted(set(chosen))):
+        _add(table, place, value, chosen, lists)
     return table

@@ -76,6 +76,8 @@ class ClassificationConfig(FinetuneConfig):
         yield from super().impossible()
         yield from _labels(self)
         data = self.data
+        if data.label in (data.text, data.pair) or data.text == data.pair:
+            yield "data.text, data.pair, data.label: one column is read twice; name different ones"
         if data.hub is not None and data.format not in ("auto", "parquet"):
             yield f"data.format: {data.format}: splits of data.hub are kept as Parquet; leave it out"
         if data.format == "fasttext" and data.pair is not None:

@@ -126,7 +126,7 @@ class Classification(Task):
         return Scored(
             class_scores(labels.numpy(), found, classes) | {"loss": loss},
             {"accuracy": sum(example.label == usual for example in examples) / len(examples)},
-            {"confusion": confusion(labels.numpy(), found, classes)},
+            {} if (matrix := confusion(labels.numpy(), found, classes)) is None else {"confusion": matrix},
         )
 
     def describe(self, examples: Sequence[Example], predictions: Any, facts: Facts) -> Iterator[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from bertpt.errors import RequestError
 from bertpt.tasks.examples import few
 from bertpt.tasks.tables import read_table
 from bertpt.tasks.task import Examples
+
+MAX_SCORE = 1e9  # whose square is still far from the largest fp32
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,14 @@ def read_examples(path: str, config: ClassificationConfig) -> Examples:
 def _label_fault(label: str, config: ClassificationConfig) -> str | None:
     if config.regression:
         try:
-            return None if math.isfinite(float(label)) else f"score {label!r} is not finite"
+            score = float(label)
+            if not math.isfinite(score):
+                return f"score {label!r} is not finite"
+            return (
+                None
+                if abs(score) <= MAX_SCORE
+                else f"score {label!r} is too large; scale all to {MAX_SCORE:.0e} at most"
+            )
         except ValueError:
             return f"score {label!r} is not a number"
     if not label:
@@ -90,7 +100,7 @@ def label_names(train: Sequence[Example], config: ClassificationConfig) -> list[
             f"{config.data.train}: {len(found)} label ({few(sorted(found))}); two or more are needed"
             " (data.label names their column)"
         )
-    return sorted(found, key=lambda label: (0, int(label), label) if label.isdecimal() else (1, 0, label))
+    return sorted(found, key=lambda name: (0, int(name), name) if re.fullmatch(r"\d{1,18}", name) else (1, 0, name))
 
 
 def unseen_labels(examples: Sequence[Example], names: Sequence[str]) -> list[str]:

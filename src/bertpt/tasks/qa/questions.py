@@ -5,7 +5,6 @@ Each answer is looked up in its context: one that does not stand where ``answer_
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -13,15 +12,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from bertpt.data.corpus.lines import read_file_lines
 from bertpt.data.tokenizer.wordpiece import clean
 from bertpt.errors import RequestError
+from bertpt.tasks.records import NotJson, json_lines, parquet_columns, parquet_rows, parse_json
 
 _SHOWN = 40  # letters of an answer in a line for people
 _ENDINGS = {".json": "squad", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
+
+_COLUMNS = ("id", "question", "context", "answers", "is_impossible")
 
 Span = tuple[int, int]
 
@@ -159,11 +158,12 @@ def locate(context: str, text: str, start: int) -> tuple[Span | None, str, str]:
     if start >= 0 and context.startswith(text, start):
         start += len(text) - len(text.lstrip())
         return (start, start + len(text.strip())), "", ""
+    given, start = start, min(start, len(context))
     words = r"\s+".join(re.escape(word) for word in text.split())
     if start >= 0 and (match := re.compile(rf"\s*({words})").match(context, start)):
         return match.span(1), "spaces", ""
     there = context[max(0, start) : max(0, start) + len(text)]
-    note = f"answer {text[:_SHOWN]!r} does not stand at {start}, where {there[:_SHOWN]!r} is"
+    note = f"answer {text[:_SHOWN]!r} does not stand at {given}, where {there[:_SHOWN]!r} is"
     if context.count(text) == 1:
         return None, "elsewhere", f"{note}; it stands once, at {context.index(text)}"
     return None, "bad_start", f"{note}; it stands at {context.count(text) or 'no'} other places"
@@ -185,7 +185,9 @@ def read_questions(path: Path, kind: str = "auto", *, answered: bool = True) -> 
     if kind == "auto":
         kind = next((_ENDINGS[suffix] for suffix in reversed(path.suffixes) if suffix in _ENDINGS), "")
         if not kind:
-            raise RequestError(f"{path}: its ending tells no format; set data.format to squad, jsonl or parquet")
+            raise RequestError(
+                f"{path}: its ending tells no format; name it .json (SQuAD), .jsonl or .parquet, or set data.format"
+            )
     found = QuestionFile()
     if kind == "squad":
         _read_squad(path, found, answered=answered)
@@ -198,12 +200,11 @@ def read_questions(path: Path, kind: str = "auto", *, answered: bool = True) -> 
 
 def _read_squad(path: Path, found: QuestionFile, *, answered: bool) -> None:
     try:
-        value = json.loads("\n".join(read_file_lines(path)))
-    except json.JSONDecodeError as error:
-        more = "; JSON lines have the ending .jsonl" if error.msg == "Extra data" else ""
-        raise RequestError(f"{path}: line {error.lineno}, column {error.colno}: not JSON: {error.msg}{more}") from None
-    except RecursionError:
-        raise RequestError(f"{path}: not the JSON of SQuAD: nested too deeply") from None
+        value = parse_json("\n".join(read_file_lines(path)))
+    except NotJson as error:
+        more = "; JSON lines have the ending .jsonl" if error.fault == "Extra data" else ""
+        place = f"line {error.line}, column {error.column}: " if error.line else ""
+        raise RequestError(f"{path}: {place}not JSON: {error.fault}{more}") from None
     if not isinstance(value, dict) or not isinstance(value.get("data"), list):
         raise RequestError(
             f'{path}: not the JSON of SQuAD: {{"data": [{{"paragraphs": [{{"context": ..., "qas": [...]}}]}}]}} is'
@@ -228,22 +229,14 @@ def _items(found: QuestionFile, path: Path, key: str, above: Any) -> Iterator[tu
 
 
 def _rows(path: Path, found: QuestionFile) -> Iterator[tuple[str, str, Any]]:
-    for number, line in enumerate(read_file_lines(path), 1):
-        if not line.strip():
-            continue
-        try:
-            yield f"{path}:{number}", f"line {number}", json.loads(line)
-        except (json.JSONDecodeError, RecursionError) as error:
-            found.faults.append(f"{path}:{number}: not JSON: {getattr(error, 'msg', 'nested too deeply')}")
+    for number, value in json_lines(read_file_lines(path)):
+        if isinstance(value, NotJson):
+            found.faults.append(f"{path}:{number}: {value}")
+        elif value is not None:
+            yield f"{path}:{number}", f"line {number}", value
 
 
 def _parquet(path: Path) -> Iterator[tuple[str, str, Any]]:
-    number = 0
-    try:
-        with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches():
-                for value in batch.to_pylist():
-                    number += 1
-                    yield f"{path}: row {number}", f"row {number}", value
-    except (pa.ArrowException, OSError) as error:
-        raise RequestError(f"{path}: not readable as Parquet: {' '.join(str(error).split())}") from error
+    columns = [name for name in parquet_columns(path) if name in _COLUMNS]
+    for number, (place, value) in enumerate(parquet_rows(path, columns), 1):
+        yield place, f"row {number}", value

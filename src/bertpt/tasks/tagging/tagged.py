@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -10,13 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from bertpt.config.finetune.common import Column
 from bertpt.config.finetune.tagging import CONLLU_COLUMNS, TaggedData
 from bertpt.data.corpus.lines import is_blank, read_file_lines
 from bertpt.errors import RequestError
+from bertpt.tasks.records import NotJson, json_lines, parquet_columns, parquet_rows
 from bertpt.tasks.tagging.iob import detect, fault_of, to_iob2
 from bertpt.tasks.task import Examples
 
@@ -30,7 +27,7 @@ _DEFAULTS: dict[str, tuple[Column, Column]] = {
     "parquet": ("tokens", "tags"),
 }
 _REQUIRED = ("upos", "xpos")  # columns of CoNLL-U in which `_` says that there is no tag
-_RANGE, _EMPTY_NODE, _WORD = re.compile(r"\d+-\d+"), re.compile(r"\d+\.\d+"), re.compile(r"\d+")
+_RANGE, _EMPTY_NODE, _WORD = re.compile(r"\d+-\d+"), re.compile(r"\d+\.\d+"), re.compile(r"\d{1,9}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +96,7 @@ def read_sentences(path: Path, data: TaggedData, *, entities: bool, known: bool 
     found = Examples([], [])
     columns = (token, tag) if known else (token,)
     if kind in ("jsonl", "parquet"):
-        for place, value in _objects(path, found) if kind == "jsonl" else _parquet_rows(path, columns):
+        for place, value in _objects(path, found) if kind == "jsonl" else _parquet(path, columns):
             _add_lists(found, place, value, columns)
     else:
         rows = _conllu(path, columns, found) if kind == "conllu" else _conll(path, columns, data.comments, found)
@@ -153,10 +150,15 @@ def _conll(path: Path, columns: Sequence[Column], comments: bool, found: Example
 
 
 def _conllu(path: Path, columns: Sequence[Column], found: Examples) -> Iterator[Cells | None]:
+    for column in columns:
+        if isinstance(column, str) and column not in CONLLU_COLUMNS:
+            raise RequestError(f"{path}: CoNLL-U has no column {column!r}; there are {', '.join(CONLLU_COLUMNS)}")
     indices = [
         CONLLU_COLUMNS.index(column) if isinstance(column, str) else _index(path, column, len(CONLLU_COLUMNS))
         for column in columns
     ]
+    if len(indices) == 2 and indices[0] == indices[1]:
+        raise RequestError(f"{path}: one column is read as word and as tag; set data.token, data.tag")
     required = len(columns) == 2 and CONLLU_COLUMNS[indices[1]] in _REQUIRED
     expected = 1
     for number, line in enumerate(read_file_lines(path), 1):
@@ -176,7 +178,7 @@ def _conllu(path: Path, columns: Sequence[Column], found: Examples) -> Iterator[
             found.counts["empty_nodes"] += 1
             continue
         elif not _WORD.fullmatch(cells[0]):
-            fault = f"id {cells[0]!r} is no number"
+            fault = f"id {cells[0][:20]!r} is no number of a word"
         elif int(cells[0]) != expected:
             fault = f"word {cells[0]} where {expected} is expected; a blank line ends a sentence"
             expected = int(cells[0]) + 1
@@ -210,29 +212,22 @@ def _index(path: Path, column: Column, width: int) -> int:
 
 
 def _objects(path: Path, found: Examples) -> Iterator[tuple[str, Any]]:
-    for number, line in enumerate(read_file_lines(path), 1):
-        if is_blank(line):
+    for number, value in json_lines(read_file_lines(path)):
+        if value is None:
             found.counts["blank"] += 1
-            continue
-        try:
-            yield f"{path}:{number}", json.loads(line)
-        except ValueError as error:
-            found.faults.append(f"{path}:{number}: not JSON: {error}")
+        elif isinstance(value, NotJson):
+            found.faults.append(f"{path}:{number}: {value}")
+        else:
+            yield f"{path}:{number}", value
 
 
-def _parquet_rows(path: Path, columns: Sequence[Column]) -> Iterator[tuple[str, Any]]:
-    try:
-        with pq.ParquetFile(path) as file:
-            if missing := [str(column) for column in columns if column not in file.schema_arrow.names]:
-                there = ", ".join(file.schema_arrow.names)
-                raise RequestError(f"{path}: no column {', '.join(missing)}; there: {there} (set data.token, data.tag)")
-            number = 0
-            for batch in file.iter_batches(columns=list(columns)):
-                for value in batch.to_pylist():
-                    number += 1
-                    yield f"{path}: row {number}", value
-    except (pa.ArrowException, OSError) as error:
-        raise RequestError(f"{path}: not readable as Parquet: {' '.join(str(error).split())}") from error
+def _parquet(path: Path, columns: Sequence[Column]) -> Iterator[tuple[str, Any]]:
+    names = parquet_columns(path)
+    if missing := [str(column) for column in columns if column not in names]:
+        raise RequestError(
+            f"{path}: no column {', '.join(missing)}; there: {', '.join(names)} (set data.token, data.tag)"
+        )
+    yield from parquet_rows(path, [str(column) for column in columns])
 
 
 def _add_lists(found: Examples, place: str, value: Any, columns: Sequence[Column]) -> None:

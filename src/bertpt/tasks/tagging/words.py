@@ -50,13 +50,15 @@ def windows(lengths: Sequence[int], room: int) -> list[Window]:
         spans.append((begin, end))
         begin = min(end, max(begin + 1, int(np.searchsorted(places, places[end] - room // 2))))
     far = 2 * room
-    nearer = np.full((len(spans), words), -1)
+    best, row = np.full(words, -1), np.zeros(words, np.int64)
     for number, (begin, end) in enumerate(spans):
         before = places[begin:end] - places[begin] + (far if begin == 0 else 0)
         after = places[end] - places[begin + 1 : end + 1] + (far if end == words else 0)
-        nearer[number, begin:end] = np.minimum(before, after)
+        nearer = np.minimum(before, after)
+        is_better = nearer > best[begin:end]
+        best[begin:end][is_better], row[begin:end][is_better] = nearer[is_better], number
     # Both sides move on from row to row, so the words of a row are neighbours and rows keep their order.
-    counts = np.bincount(nearer.argmax(0), minlength=len(spans))
+    counts = np.bincount(row, minlength=len(spans))
     borders = np.concatenate(([0], np.cumsum(counts)))
     found = (Window(*span, int(borders[n]), int(borders[n + 1])) for n, span in enumerate(spans))
     return [window for window in found if window.own_begin < window.own_end]

@@ -101,7 +101,7 @@ def check_room(run: Path, snapshot: Snapshot) -> None:
     free = shutil.disk_usage(run).free
     if free < needed:
         raise BertptError(
-            f"{run}: a checkpoint needs {needed / 2**20:,.0f} MiB, {free / 2**20:,.0f} MiB are free; make room and give"
+            f"{run}: a checkpoint needs {needed / 2**20:,.1f} MiB, {free / 2**20:,.1f} MiB are free; make room and give"
             " the same command, which goes on from the last checkpoint"
         )
 
@@ -163,6 +163,17 @@ def write_weights(directory: Path, step: int, weights: Tensors, state: dict[str,
         write_manifest(aside, stage="weights", key=fingerprint(step), inputs={}, settings={}, counts={"step": step})
 
 
+def write_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Write a safetensors file; a full disk is an OSError, as of any other file."""
+    try:
+        save_file(dict(tensors), path, metadata={"format": "pt"})
+    except SafetensorError as error:  # a full disk is told by its number alone
+        number = re.search(r"os error (\d+)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
+
+
 def _write(tensors: Tensors, path: Path, final: Path) -> None:
     """Write tensors and read them back.
 
@@ -171,13 +182,7 @@ def _write(tensors: Tensors, path: Path, final: Path) -> None:
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise BertptError(f"{final}: not saved: {name} holds numbers that are not finite; older ones stay")
-    try:
-        save_file(dict(tensors), path, metadata={"format": "pt"})
-    except SafetensorError as error:  # a full disk is told by its number alone
-        number = re.search(r"os error (\d+)", str(error))
-        if number is None:
-            raise
-        raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
+    write_tensors(tensors, path)
     try:
         found = load_file(path)
     except (SafetensorError, OSError) as error:
