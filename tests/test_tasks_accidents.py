@@ -18,6 +18,7 @@ from train_helpers import write_config
 
 from bertpt.cli.main import main
 from bertpt.cli.main import run as command
+from bertpt.config import validate_finetune
 from bertpt.config.finetune.tagging import TaggedData
 from bertpt.errors import RequestError
 from bertpt.runs import list_runs
@@ -215,6 +216,23 @@ def test_more_labels_than_a_matrix_is_good_for(tmp_path: Path, recwarn: pytest.W
     assert "confusion" not in found.splits["test"].details
     assert len(found.table()) < 2000
     assert not recwarn.list
+
+
+def test_a_fine_tuned_model_of_others_is_told_apart(tmp_path: Path) -> None:
+    place = encoder(tmp_path, "BertForSequenceClassification")
+    with pytest.raises(
+        RequestError, match=r"unexpected: classifier.* \(the head of a fine-tuned model; name the pre-tr"
+    ):
+        fit(task_config(tmp_path, **{"from": str(place)}))
+
+
+def test_entities_in_every_word_are_entities(tmp_path: Path) -> None:
+    path = tmp_path / "x.conll"
+    path.write_text("a B-X\nb B-X\n\n" * 4, encoding="utf-8")
+    encoder(tmp_path)
+    plain = {**plain_task(tmp_path), "task": "ner", "data": {"train": str(path), "dev": str(path)}}
+    found = fit(validate_finetune(plain | {"train": {"epochs": 1, "max_length": 16, "device": "cpu"}}))
+    assert found.facts["labels"] == ["B-X", "I-X", "O"]
 
 
 # --- commands -------------------------------------------------------------------------------------------------------

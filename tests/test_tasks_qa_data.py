@@ -186,7 +186,7 @@ def test_questions_without_a_usable_answer_are_scored_but_not_trained_on(tmp_pat
     assert [row.id for row in splits.examples["dev"]] == ["1", "2"]
     assert splits.counts["train"] == {"bad_start": 1, "unusable": 1}
     write_squad(tmp_path / "train.json", bad)
-    with pytest.raises(RequestError, match="no answer stands where its answer_start says"):
+    with pytest.raises(RequestError, match="no answer stands where it should"):
         read_splits(TASKS["qa"], config)
 
 
@@ -450,7 +450,7 @@ def test_inspect_lists_faults_though_nothing_can_be_learnt(
     code, out, err = inspected(data={"test": None})
     assert code == 2
     assert "question 1: answer 'cd' does not stand at 0" in out
-    assert "train.json: no answer stands where its answer_start says" in err
+    assert "train.json: no answer stands where it should" in err
     assert "dev.json: data[0].paragraphs[0]: context: is empty" in err
 
 

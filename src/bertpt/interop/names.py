@@ -164,7 +164,10 @@ def arrange(tensors: Mapping[str, Tensor], model: Model, rows: int, place: str) 
     }
     if any(faults.values()):
         lines = [f"{kind}: {few(names)}" for kind, names in faults.items() if names]
-        raise RequestError(f"{place}: does not hold the BERT of its config: {'; '.join(lines)}")
+        heads = ("classifier.", "qa_outputs.")
+        tuned = faults["unexpected"] and all(name.startswith(heads) for name in faults["unexpected"])
+        more = " (the head of a fine-tuned model; name the pre-trained one that it was made from)" if tuned else ""
+        raise RequestError(f"{place}: does not hold the BERT of its config: {'; '.join(lines)}{more}")
     return Arranged(from_hf(tensors), frozenset(there & {"mlm", "nsp"}), "pooler" in there)
 
 

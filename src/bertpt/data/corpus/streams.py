@@ -167,4 +167,6 @@ def refuse_binary(head: bytes, name: str) -> None:
         even = head.count(0) >= 0.3 * len(head)
         kind = "binary" + (" (or UTF-16 without a byte order mark: convert it to UTF-8)" if even else "")
     if kind:
-        raise RequestError(f"{name}: looks like {kind}, not text; leave it out, e.g. by a pattern such as **/*.txt")
+        raise RequestError(
+            f"{name}: looks like {kind}, not text; leave it out (of a folder, by a pattern such as **/*.txt)"
+        )

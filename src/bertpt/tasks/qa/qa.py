@@ -69,7 +69,8 @@ class QuestionAnswering(Task):
                 " data.version_2_with_negative=false does not hold"
             )
         if not any(row.spans for row in train):
-            raise RequestError(f"{config.data.train}: no answer stands where its answer_start says")
+            what = "no question has an answer" if len(impossible) == len(train) else "no answer stands where it should"
+            raise RequestError(f"{config.data.train}: {what} (answers, answer_start), so there is nothing to learn")
         version_2 = bool(impossible) if wanted is None else wanted
         rules = range(0 if version_2 else 1, _RULE_WORDS + 1)
         some = limited(self.trainable(train), _RULE_QUESTIONS)

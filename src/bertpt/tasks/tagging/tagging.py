@@ -24,7 +24,7 @@ from bertpt.model.crf import LinearChainCrf, best_path
 from bertpt.model.token import BertForTokenClassification
 from bertpt.tasks.examples import few
 from bertpt.tasks.metrics import entity_scores, tag_scores
-from bertpt.tasks.tagging.iob import complete, entities, legal, to_iob2
+from bertpt.tasks.tagging.iob import OUTSIDE, complete, entities, legal, to_iob2
 from bertpt.tasks.tagging.tagged import Sentence, read_sentences
 from bertpt.tasks.tagging.words import EncodedWords, encode_words
 from bertpt.tasks.task import EVALUATION_ROWS, Encoded, Examples, Facts, Scored, Task, nothing, outputs
@@ -69,7 +69,7 @@ class Tagging(Task):
         """
         tags = {tag for sentence in train for tag in sentence.tags}
         is_entities = config.task == "ner"
-        if len(tags) < 2:
+        if tags <= {OUTSIDE} if is_entities else len(tags) < 2:
             raise RequestError(
                 f"{config.data.train}: {'no entity' if is_entities else f'one tag ({few(tags)})'}; data.tag names the"
                 " column of the tags"
