@@ -174,7 +174,7 @@ def test_too_little_room_is_told_before_anything_is_written(
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**9, 10**9, 2**20))
     monkeypatch.setattr(loop, "write_checkpoint", None)
-    with pytest.raises(BertptError, match=r"tiny-run: a checkpoint needs \d+ MiB, 1 MiB are free; make room"):
+    with pytest.raises(BertptError, match=r"tiny-run: a checkpoint needs \d+\.\d MiB, 1\.0 MiB are free; make room"):
         pretrain(tiny.config(tmp_path, train={"save_every": 4}), say=quiet)
 
 

@@ -108,7 +108,7 @@ def test_a_signal_in_a_data_stage_leaves_nothing_half_made(
     ("command", "place"),
     [
         ("eval", "bertpt.data.rows.loader.gather"),
-        ("export", "bertpt.interop.export_hf.save_file"),
+        ("export", "bertpt.interop.export_hf.write_tensors"),
         ("run", "bertpt.train.evaluation.compare"),
         ("fill-mask", "bertpt.predict.fill_mask.Predictor.open"),
     ],

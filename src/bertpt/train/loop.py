@@ -57,6 +57,7 @@ class _Position:
     totals: Totals = field(default_factory=Totals.empty)
     seconds: float = 0.0  # that the updates in ``totals`` took
     waits: Waits = field(default_factory=Waits)  # of these seconds, for data
+    spent: float = 0.0  # seconds of a budget after the last update, as the first process counts them
 
 
 @contextmanager
@@ -235,7 +236,9 @@ class Loop:
             position.step += 1
             position.seconds = time.perf_counter() - clock
             step = position.step
-            position.budget_passed = self.budget is not None and self._spent() >= self.budget.seconds
+            if self.budget is not None:
+                position.spent = self._spent()
+                position.budget_passed = position.spent >= self.budget.seconds
             last = step == work.total or position.budget_passed
             if logged := last or self._logs(step):
                 if log is not None:
@@ -349,7 +352,7 @@ class Loop:
         if self.scaler is not None:
             values["loss_scale"] = self.scaler.get_scale()
         if self.budget is not None:
-            values["budget_share"] = self.clock() / self.budget.seconds
+            values["budget_share"] = self.position.spent / self.budget.seconds  # as it was judged by
         log.write("train", self.position.step, values)
         shown = self.work.shown(values)
         shown |= {"of budget": f"{values['budget_share']:.0%}"} if "budget_share" in values else {}
