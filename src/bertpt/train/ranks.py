@@ -209,6 +209,9 @@ def _join(world: World) -> Ranks:
         _wait_for_all(store, size)
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_MEETING)
         control = dist.new_group(backend="gloo", timeout=_MEETING)
+        # Both once while a wait is short: a meeting may come back without one that has just died.
+        for group in (None, control):
+            dist.all_reduce(torch.zeros(1), group=group)
         _set_pg_timeout(default_pg_timeout, None)
         _set_pg_timeout(_PATIENCE, control)
     except (RuntimeError, ValueError) as error:
