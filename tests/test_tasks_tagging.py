@@ -316,6 +316,7 @@ def test_transformers_loads_the_export_and_says_the_same(
     assert done.difference_transformers is not None
     assert done.difference_transformers < 1e-5
     assert any("(CRF) are left out" in line for line in said) == name.endswith("-crf")
+    assert ("(CRF) are left out" in (tmp_path / "out/README.md").read_text("utf-8")) == name.endswith("-crf")
     config = json.loads((tmp_path / "out/config.json").read_text("utf-8"))
     run = open_task_run(trained / "runs" / name)
     assert list(config["id2label"].values()) == run.facts["labels"]

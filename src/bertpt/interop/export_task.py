@@ -60,6 +60,7 @@ def export_task(
     counterpart = COUNTERPARTS[run.config.task]
     if fault := counterpart.fault(facts):
         raise RequestError(f"{source}: {fault}")
+    note = counterpart.note(facts)
     facts = counterpart.exported(facts)
     pretrained = _as_pretrained(run, model, facts)
     rows = sample_rows(pretrained)
@@ -71,14 +72,14 @@ def export_task(
         write_tensors(tensors, aside / "model.safetensors")
         positions = pretrained.model.max_position_embeddings
         wordpiece.save(aside, pretrained.tokens, pretrained.normalising, max_length=positions)
-        write_file(aside / "README.md", "\n".join(_card(run, counterpart, facts)) + "\n")
+        write_file(aside / "README.md", "\n".join(_card(run, counterpart, facts, note)) + "\n")
         shown.add(done="written")
         difference = _read_back(aside, counterpart, pretrained, facts, rows, expected)
         shown.add(done="read back")
         if has_transformers():
             theirs = _in_transformers(aside, counterpart, pretrained, rows, expected)
             shown.add(done="loaded by transformers")
-    if note := counterpart.note(checkpoint.state):
+    if note:
         say(f"{out}: {note}")
     say(f"{out}: epoch {facts['best']['epoch']}, the best by {run.config.metric} on dev")
     return Exported(out, counterpart.architecture, difference, theirs)
@@ -150,11 +151,13 @@ def _in_transformers(
     return largest_difference(expected, found, "transformers")
 
 
-def _card(run: TaskRun, counterpart: Counterpart, facts: Facts) -> Iterator[str]:
+def _card(run: TaskRun, counterpart: Counterpart, facts: Facts, note: str | None) -> Iterator[str]:
     config, train = run.config, run.config.train
     yield from ["---", "library_name: transformers", f"pipeline_tag: {counterpart.pipeline_tag}"]
     yield from ["tags: [bert, bertpt]", "---", "", f"# {config.name}", ""]
     yield f"A BERT fine-tuned for {counterpart.kind(facts)}. Made with bertpt."
+    if note:
+        yield from ["", f"In this export {note}; the scores below are those of the run."]
     yield from ["", "```python", *counterpart.example(facts), "```", "", "## Training", ""]
     yield (
         f"Up to {train.epochs} epochs of {train.batch_size} rows an update, peak rate {train.lr}, {train.max_length}"
