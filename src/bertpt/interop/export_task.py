@@ -24,7 +24,7 @@ from bertpt.interop.import_ import refuse_taken
 from bertpt.interop.names import few, from_hf, to_hf
 from bertpt.interop.pretrained import Pretrained
 from bertpt.progress import say as say_line
-from bertpt.tasks.evaluation import open_best
+from bertpt.tasks.evaluation import EVALUATION, open_best
 from bertpt.tasks.kinds import TASKS, build
 from bertpt.tasks.rundir import TaskRun, open_task_run
 from bertpt.tasks.task import Facts
@@ -164,9 +164,9 @@ def _card(run: TaskRun, counterpart: Counterpart, facts: Facts, note: str | None
         f" tokens a row at most, seed {train.seed}; started from {Path(config.from_).name}. This is epoch"
         f" {facts['best']['epoch']}, the best by {config.metric} on the development file."
     )
-    if not (run.directory / "eval.json").is_file():
+    if not (run.directory / EVALUATION).is_file():
         return
-    splits = read_json(run.directory / "eval.json")["splits"]
+    splits = read_json(run.directory / EVALUATION)["splits"]
     yield from ["", "## Scores", "", f"Baseline: {TASKS[config.task].baseline}.", ""]
     yield f"| | {' | '.join(f'{split} | baseline' for split in splits)} |"
     yield f"|---|{'---|---|' * len(splits)}"

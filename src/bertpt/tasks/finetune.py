@@ -73,11 +73,12 @@ def finetune(
     news = take_encoder(model, start)
     model.to(device)
     parts = _parts(task, config, splits, facts, model, start.open_tokenizer(), precision=precision, say=say)
-    if (updates := config.train.epochs * -(-parts.rows // config.train.batch_size)) >= 2**31:
-        raise RequestError(
-            f"train.epochs: {config.train.epochs:,} are {updates:,} updates; up to {2**31 - 1:,} can be made"
-        )
     directory = Path(config.runs_dir) / config.name
+    work = FineTuning(directory, parts, config.train, device)
+    if work.total >= 2**31:
+        raise RequestError(
+            f"train.epochs: {config.train.epochs:,} are {work.total:,} updates; up to {2**31 - 1:,} can be made"
+        )
     with contextlib.ExitStack() as held:
         held.enter_context(only_one(directory))
         is_new = overwrite or not directory.exists()
@@ -87,7 +88,6 @@ def finetune(
         if not checkpoints(run.directory):
             for line in news:
                 say(line)
-        work = FineTuning(run.directory, parts, config.train, device)
         loop = Loop(run.directory, work, work.loop_settings(), precision=precision, say=say, rate_key="train.lr")
         if loop.finished:
             say(f"{run.directory}: finished ({work.total} updates); nothing to train")

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from bertpt.config import FinetuneConfig, as_yaml, plain, validate_finetune
 from bertpt.config.finetune import FREE_KEYS
-from bertpt.config.yaml import parse_yaml
 from bertpt.data.tokenizer import wordpiece
 from bertpt.errors import RequestError
 from bertpt.files import read_json, sha256_file, staged_directory, write_file, write_json
-from bertpt.train.rundir import refuse_other
+from bertpt.train.rundir import read_keys, refuse_other
 
 if TYPE_CHECKING:
     from bertpt.tasks.start import Start  # brings torch, which a table of runs does not need
@@ -58,14 +57,9 @@ def open_task_run(directory: Path) -> TaskRun:
         raise RequestError(f"{directory}: not a fine-tuned run (no {CONFIG}); `bertpt finetune` makes one")
     again = "`bertpt finetune` with --overwrite makes the run again"
     try:
-        data = parse_yaml(path.read_text(encoding="utf-8"), str(path))
-        if not isinstance(data, dict):
-            raise RequestError(f"{path}: it holds no keys")
-        config = validate_finetune(data)
-    except (OSError, UnicodeDecodeError) as error:
-        raise RequestError(f"{path}: damaged: {error}; {again}") from error
+        config = validate_finetune(read_keys(path))
     except RequestError as error:
-        faults = [fault.removeprefix(f"{path}: ") for fault in error.faults]
+        faults = [fault.removeprefix(f"{path}: ").removeprefix("damaged: ") for fault in error.faults]
         raise RequestError([f"{path}: damaged: {fault}; {again}" for fault in faults]) from error
     saved = read_json(directory / FACTS)
     if not isinstance(saved, dict) or not all(isinstance(saved.get(key), dict) for key in ("inputs", "facts")):

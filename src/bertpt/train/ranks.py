@@ -32,8 +32,8 @@ from bertpt.world import World, of_environment
 # The others wait while the first evaluates, plans or saves. One that is dead is noticed at once, by its connection.
 _PATIENCE = timedelta(hours=24)
 _ARRIVAL = timedelta(minutes=10)  # within which all processes have to be there
-# Within which those that are there have to connect, which they do twice. Who waits in torch's own code for one that has
-# died hears no signal, and launchers kill it after 30 s: by then both meetings are over.
+# Within which those that are there have to connect. Who waits in torch's own code for one that has died hears no
+# signal, and launchers kill it after 30 s: each such wait while they come together is shorter.
 _MEETING = timedelta(seconds=12)
 
 

@@ -83,14 +83,24 @@ def open_run(directory: Path) -> Run:
     path = directory / "config.yaml"
     if not path.is_file():
         raise RequestError(f"{directory}: not a run directory (no config.yaml); `bertpt pretrain` makes one")
+    data = read_keys(path)
+    _check_tokenizer(directory / "tokenizer")
+    return Run(directory, validate(data), read_json(directory / "run.json"))
+
+
+def read_keys(path: Path) -> dict[str, Any]:
+    """The keys of a configuration that a run keeps.
+
+    Raises:
+        RequestError: the file is damaged.
+    """
     try:
         data = parse_yaml(path.read_text(encoding="utf-8"), str(path))
     except (OSError, UnicodeDecodeError) as error:
         raise RequestError(f"{path}: damaged: {error}") from error
     if not isinstance(data, dict):
         raise RequestError(f"{path}: damaged: it holds no keys")
-    _check_tokenizer(directory / "tokenizer")
-    return Run(directory, validate(data), read_json(directory / "run.json"))
+    return data
 
 
 def _check_tokenizer(tokenizer: Path) -> None:

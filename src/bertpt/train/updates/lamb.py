@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -43,19 +43,13 @@ class Lamb(Optimizer):
                 self._step(group, parameters)
 
     def _step(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
-        gradients: list[Tensor] = [p.grad for p in parameters if p.grad is not None]
+        beta1, beta2 = group["betas"]
+        first, second = moments(self.state, parameters, beta1, beta2)
         for parameter in parameters:
             state = self.state[parameter]
-            if not state:
-                state |= {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
+            if "step" not in state:
                 state["step"] = torch.tensor(0.0)
             state["step"] += 1  # on the CPU: nothing waits for a device
-        first = [self.state[p]["exp_avg"] for p in parameters]
-        second = [self.state[p]["exp_avg_sq"] for p in parameters]
-        beta1, beta2 = group["betas"]
-        torch._foreach_lerp_(first, gradients, 1 - beta1)
-        torch._foreach_mul_(second, beta2)
-        torch._foreach_addcmul_(second, gradients, gradients, 1 - beta2)
         corrections = [(1.0, 1.0)] * len(parameters)
         if self.bias_correction:
             steps = [self.state[p]["step"].item() for p in parameters]
@@ -71,6 +65,22 @@ class Lamb(Optimizer):
             for parameter, update in zip(parameters, updates, strict=True):
                 _scale(parameter, update, group["stacked"])
         torch._foreach_add_(parameters, updates, alpha=-group["lr"])
+
+
+def moments(
+    states: Mapping[Tensor, dict[str, Any]], parameters: Sequence[Tensor], beta1: float, beta2: float
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Adam's running means of the gradients and of their squares (``exp_avg``, ``exp_avg_sq``), one update on."""
+    gradients: list[Tensor] = [p.grad for p in parameters if p.grad is not None]
+    for parameter in parameters:
+        if not states[parameter]:
+            states[parameter].update({name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")})
+    first = [states[p]["exp_avg"] for p in parameters]
+    second = [states[p]["exp_avg_sq"] for p in parameters]
+    torch._foreach_lerp_(first, gradients, 1 - beta1)
+    torch._foreach_mul_(second, beta2)
+    torch._foreach_addcmul_(second, gradients, gradients, 1 - beta2)
+    return first, second
 
 
 def _scale(parameter: Tensor, update: Tensor, stacked: int) -> None:

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from bertpt.config.schema import Optimizer as OptimizerConfig
 from bertpt.model.bert import SelfAttention
-from bertpt.train.updates.lamb import Lamb
+from bertpt.train.updates.lamb import Lamb, moments
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
@@ -85,16 +85,7 @@ class UncorrectedAdamW(Optimizer):
             parameters: list[Tensor] = [p for p in group["params"] if p.grad is not None]
             if not parameters:
                 continue
-            gradients: list[Tensor] = [p.grad for p in parameters if p.grad is not None]
-            for parameter in parameters:
-                if not self.state[parameter]:
-                    self.state[parameter] = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
-            first = [self.state[p]["exp_avg"] for p in parameters]
-            second = [self.state[p]["exp_avg_sq"] for p in parameters]
-            beta1, beta2 = group["betas"]
-            torch._foreach_lerp_(first, gradients, 1 - beta1)
-            torch._foreach_mul_(second, beta2)
-            torch._foreach_addcmul_(second, gradients, gradients, 1 - beta2)
+            first, second = moments(self.state, parameters, *group["betas"])
             lr = float(group["lr"])
             denominator = torch._foreach_sqrt(second)
             torch._foreach_add_(denominator, group["eps"])
