@@ -12,6 +12,7 @@ with one (struck, code, codes of all processes, seconds):
 
 from __future__ import annotations
 
+import faulthandler
 import importlib
 import itertools
 import json
@@ -57,6 +58,8 @@ def child(order: dict[str, Any], place: dict[str, str]) -> int:
     os.dup2(log, 2)
     if order.get("file_limit"):  # larger files cannot be written, as on a disk that is full
         resource.setrlimit(resource.RLIMIT_FSIZE, (order["file_limit"],) * 2)
+    if place:  # where one hangs that should have ended stands in its log
+        faulthandler.dump_traceback_later(20)
     is_struck = bool(place) and int(place["RANK"]) == order.get("rank")
     if is_struck and "update" in order:
         strike_in(order["update"], order.get("signal", signal.SIGKILL))

@@ -196,7 +196,7 @@ def test_a_rank_that_dies_at_any_moment_ends_all_and_they_come_to_the_same_end(
             answer = server.run(folder, stage.command, ranks=2, rank=rank, delay=draw.random() * seconds)
             said = [line for line in server.said().splitlines() if line.startswith("bertpt: ")]
             # The other one has met a closed connection, was asked to stop by the launcher, or had done all.
-            assert answer["codes"][1 - rank] in (0, 1, 3, -signal.SIGTERM), (answer, said)
+            assert answer["codes"][1 - rank] in (0, 1, 3, -signal.SIGTERM), (answer, rank, server.said())
             assert len(said) <= 1, (answer, rank, said)
             if answer["codes"][1 - rank] == 1:
                 assert "another process of this training has ended" in said[0]
